@@ -50,11 +50,6 @@ bool lock(int folder) {
   }
   return false;
 }
-
-std::string without_slashes(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
 }  // namespace
 
 File File::create(const std::string& path, std::uint64_t size_bytes) {
@@ -128,13 +123,24 @@ std::string text_in(const File& file) {
   return text;
 }
 
+void write_file(const std::string& path, std::span<const std::byte> bytes) {
+  File file = File::create(path, bytes.size());
+  file.write(bytes, 0);
+  file.sync();
+}
+
 int sync_folder(const std::string& path) {
   const base::UniqueFd folder = open_folder(path);
   return folder && ::fsync(folder.get()) == 0 ? 0 : errno;
 }
 
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
 std::string temporary_of(const std::string& directory) {
-  return without_slashes(directory) + ".tmp";
+  return without_slashes(directory) + kTemporaryEnd;
 }
 
 bool is_being_saved(const std::string& temporary) {
@@ -186,9 +192,7 @@ void name_latest(const std::string& directory) {
   const std::string name = fs::path(path).filename().string() + "\n";
   std::error_code ignored;
   fs::remove(temporary, ignored);
-  File file = File::create(temporary, name.size());
-  file.write(std::as_bytes(std::span(name)), 0);
-  file.sync();
+  write_file(temporary, std::as_bytes(std::span(name)));
   int error = ::rename(temporary.c_str(), latest.c_str()) == 0 ? 0 : errno;
   if (error == 0) error = sync_folder(folder);
   if (error != 0)

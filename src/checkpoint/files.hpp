@@ -34,6 +34,8 @@ class File {
   std::uint64_t waiting_bytes_ = 0;  // written, and not on their way to the drive
 };
 std::string text_in(const File& file);
+// A new file with these bytes, synced.
+void write_file(const std::string& path, std::span<const std::byte> bytes);
 // Syncs a folder: its names are on the drive then. Returns an errno, or 0.
 int sync_folder(const std::string& path);
 
@@ -42,7 +44,9 @@ std::string folder_of(const std::string& directory);
 inline constexpr const char* kLatestName = "latest";
 // Makes `latest`, beside the finished checkpoint `directory`, name it.
 void name_latest(const std::string& directory);
+std::string without_slashes(std::string path);           // at its end
 std::string temporary_of(const std::string& directory);  // "<directory>.tmp"
+inline constexpr const char* kTemporaryEnd = ".tmp";
 
 // Whether a save on this machine, or on one whose locks are seen here, is writing the folder. Holds
 // its lock for an instant.

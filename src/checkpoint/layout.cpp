@@ -66,6 +66,10 @@ void place(const Manifest& manifest, const SavedFile& saved, ExpectedByName& exp
                                     " checksums of '" + tensor.name + "', not " +
                                     std::to_string(chunks_of(size)));
     }
+    if (kept) {
+      layout.by_content[parameter][static_cast<std::size_t>(*kept)] =
+          static_cast<std::uint32_t>(layout.tensors.size());
+    }
     layout.tensors.push_back(
         {parameter, kept, static_cast<std::uint32_t>(layout.files.size()), file.size_bytes, size});
     file.size_bytes += size;
@@ -151,6 +155,7 @@ Layout layout_of(const Manifest& manifest, const std::string& directory) {
     for (const Kept& kept : states_of(*rule)) states[tensor_name(kept, parameter.name)] = {i, kept};
   }
   Layout layout;
+  layout.by_content.resize(manifest.parameters.size());
   place_all(manifest, manifest.weights, std::move(weights), layout, directory);
   place_all(manifest, manifest.states, std::move(states), layout, directory);
   return layout;

@@ -6,6 +6,8 @@
 //   optimizer*.safetensors  for each trained parameter: master.NAME, exp_avg.NAME and
 //                           exp_avg_sq.NAME as far as the rule keeps them, and step.NAME
 #pragma once
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +35,11 @@ struct PlacedFile {
 struct Layout {
   std::vector<PlacedFile> files;  // those of Manifest::weights, then those of Manifest::states
   std::vector<PlacedTensor> tensors;
+  std::vector<std::array<std::uint32_t, 4>> by_content;  // of tensors, by parameter and content
+
+  std::uint32_t tensor_of(std::uint32_t parameter, Content content) const {
+    return by_content[parameter][static_cast<std::size_t>(content)];
+  }
 };
 
 // What an engine's rule keeps of a trained parameter beside its weight, in the order of its bytes.

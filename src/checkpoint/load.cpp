@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // load.cpp: load_checkpoint(): what is compared before a value changes, and how bytes are verified.
-#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -127,9 +126,9 @@ class Load {
     try {
       compare();
       meeting_.meet({});
-      LoadedCheckpoint loaded = read();
+      read();
       meeting_.meet({});
-      return loaded;
+      return std::move(loaded_);
     } catch (...) {
       // Values of some ranks alone are of no use.
       for (std::uint32_t g = 0; reading_ && g < engine_.group_count(); ++g)
@@ -144,7 +143,7 @@ class Load {
     std::uint64_t unused = 0;
   };
   void compare();
-  LoadedCheckpoint read();
+  void read();
 
   Engine& engine_;
   engine::Running& running_;
@@ -170,33 +169,21 @@ void Load::compare() {
     files_->verify(t);
 }
 
-LoadedCheckpoint Load::read() {
+void Load::read() {
   const Layout& layout = files_->layout();
-  // By the manifest's parameter and content.
-  std::vector<std::array<std::uint32_t, 4>> tensors(indices_.size());
+  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t)
+    if (!layout.tensors[t].kept) files_->verify(t);  // a step count: the manifest has the same
   std::vector<std::uint64_t> steps(indices_.size());
-  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t) {
-    const PlacedTensor& tensor = layout.tensors[t];
-    if (tensor.kept) {
-      tensors[tensor.parameter][static_cast<std::size_t>(*tensor.kept)] = t;
-    } else {
-      files_->verify(t);  // the manifest has the same number
-    }
-  }
   for (std::size_t i = 0; i < indices_.size(); ++i)
     steps[i] = files_->manifest().parameters[indices_[i]].step;
   reading_ = true;
   running_.all_values->load(
       kLoadCall,
       [&](const engine::ValueRange& range, std::span<std::byte> values) {
-        const std::uint64_t element_bytes = range.content == Content::kWeight
-                                                ? size_bytes(engine_.spec(range.id).dtype)
-                                                : sizeof(float);
-        files_->read(tensors[indices_[range.id.index]][static_cast<std::size_t>(range.content)],
-                     range.first_element * element_bytes, values);
+        files_->read(layout.tensor_of(indices_[range.id.index], range.content), range.first_byte,
+                     values);
       },
       steps);
-  return std::move(loaded_);
 }
 }  // namespace
 

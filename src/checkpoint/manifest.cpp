@@ -6,7 +6,6 @@
 
 #include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/files.hpp"
-#include "kernels/hash.hpp"
 
 namespace headrace::checkpoint {
 namespace {
@@ -161,9 +160,7 @@ Json json_of(const std::vector<SavedFile>& files) {
 }  // namespace
 
 std::string checksum_of(std::string_view text) {
-  kernels::Hash128 hash;
-  hash.update(std::as_bytes(std::span(text)));
-  return hash.hex();
+  return checksum_of(std::as_bytes(std::span(text)));
 }
 
 void refuse(const std::string& directory, const std::string& cause, Code code,
@@ -204,10 +201,9 @@ std::string text_of(const Manifest& manifest) {
 
 Manifest read_manifest(const std::string& directory) {
   const File file = File::open(directory + "/" + kName);
-  const std::uint64_t size = file.size_bytes();
-  if (size > kMostBytes) refuse_damaged(directory, "manifest.json has more than 1 GiB");
-  std::string text(size, '\0');
-  file.read(std::as_writable_bytes(std::span(text)), 0);
+  if (file.size_bytes() > kMostBytes)
+    refuse_damaged(directory, "manifest.json has more than 1 GiB");
+  const std::string text = text_in(file);
   const std::size_t line = text.find('\n');
   if (line == std::string::npos ||
       text.substr(line + 1) != checksum_of(text.substr(0, line)) + "\n")

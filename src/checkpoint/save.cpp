@@ -14,7 +14,6 @@
 //   meet: all checksums are there
 //   writes the manifest, renames         -
 //   meet: the checkpoint is there
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -83,8 +82,7 @@ std::uint64_t hash_of(const Layout& layout) {
 class Save {
  public:
   Save(Engine& engine, const std::string& directory, const SaveOptions& options)
-      : engine_(engine),
-        running_(engine::core_of(engine).ready(kSaveCall)),
+      : running_(engine::core_of(engine).ready(kSaveCall)),
         options_(options),
         directory_(directory),
         manifest_(manifest_of(engine, options)),
@@ -122,7 +120,6 @@ class Save {
   void take_sums(std::uint32_t rank);
   void finish();
 
-  Engine& engine_;
   engine::Running& running_;
   const SaveOptions& options_;
   const std::string directory_;
@@ -182,19 +179,9 @@ void Save::write(std::uint32_t tensor, std::uint64_t at, std::span<const std::by
 }
 
 void Save::write_values() {
-  // By parameter and content.
-  std::vector<std::array<std::uint32_t, 4>> tensors(engine_.parameter_count());
-  for (std::uint32_t t = 0; t < layout_.tensors.size(); ++t) {
-    const PlacedTensor& tensor = layout_.tensors[t];
-    if (tensor.kept) tensors[tensor.parameter][static_cast<std::size_t>(*tensor.kept)] = t;
-  }
   running_.all_values->store(
       kSaveCall, [&](const engine::ValueRange& range, std::span<const std::byte> values) {
-        const std::uint64_t element_bytes = range.content == Content::kWeight
-                                                ? size_bytes(engine_.spec(range.id).dtype)
-                                                : sizeof(float);
-        write(tensors[range.id.index][static_cast<std::size_t>(range.content)],
-              range.first_element * element_bytes, values);
+        write(layout_.tensor_of(range.id.index, range.content), range.first_byte, values);
       });
   if (rank() == 0) write_other_values();
   for (File& file : files_) file.sync();
@@ -207,17 +194,12 @@ void Save::write_other_values() {
     const std::uint64_t step = manifest_.parameters[tensor.parameter].step;
     write(t, 0, std::as_bytes(std::span(&step, 1)));
   }
-  const auto write_file = [&](const std::string& name, std::span<const std::byte> bytes) {
-    if (bytes.empty()) return;
-    File file = File::create(path_of(name), bytes.size());
-    file.write(bytes, 0);
-    file.sync();
-  };
   for (const bool weights : {true, false}) {
     const std::string index = index_of(manifest_, layout_, weights);
-    write_file(index_name(weights), std::as_bytes(std::span(index)));
+    if (!index.empty()) write_file(path_of(index_name(weights)), std::as_bytes(std::span(index)));
   }
-  write_file(kTrainerStateName, options_.trainer_state);
+  if (!options_.trainer_state.empty())
+    write_file(path_of(kTrainerStateName), options_.trainer_state);
 }
 
 // Of a chunk that begins in this rank's shard and ends in another's.
@@ -249,9 +231,7 @@ void Save::leave_sums() {
     if (!digits.empty()) all.push_back({t, first, digits});
   }
   const std::string text = all.dump();
-  File file = File::create(path_of(name_of_sums(rank())), text.size());
-  file.write(std::as_bytes(std::span(text)), 0);
-  file.sync();
+  write_file(path_of(name_of_sums(rank())), std::as_bytes(std::span(text)));
 }
 
 void Save::take_sums(std::uint32_t rank) {
@@ -276,9 +256,7 @@ void Save::finish() {
   for (std::uint32_t f = 0; f < layout_.files.size(); ++f)
     saved_file(manifest_, f).header_checksum = checksum_of(layout_.files[f].header);
   const std::string text = text_of(manifest_);
-  File file = File::create(path_of(kManifestName), text.size());
-  file.write(std::as_bytes(std::span(text)), 0);
-  file.sync();
+  write_file(path_of(kManifestName), std::as_bytes(std::span(text)));
   folder_->finish();
   if (options_.latest) name_latest(directory_);
 }

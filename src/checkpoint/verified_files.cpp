@@ -23,6 +23,12 @@ std::string header_fault(const File& file, const PlacedFile& placed, const Saved
   return "the header of " + placed.name + " has other tensors or places than manifest.json";
 }
 
+bool read_chunk(const File& file, const PlacedTensor& placed, const SavedTensor& saved,
+                std::uint64_t chunk, std::span<std::byte> bytes) {
+  file.read(bytes, placed.at + chunk * kChunkBytes);
+  return checksum_of(std::span<const std::byte>(bytes)) == saved.checksums[chunk];
+}
+
 VerifiedFiles::VerifiedFiles(std::string directory, Manifest manifest)
     : directory_(std::move(directory)),
       manifest_(std::move(manifest)),
@@ -55,9 +61,8 @@ const VerifiedFiles::Chunk& VerifiedFiles::chunk_of(std::uint32_t tensor, std::u
   if (held.tensor == tensor && held.chunk == chunk) return held;
   held.tensor = ~0u;
   held.bytes.resize(chunk_bytes_of(placed.size_bytes, chunk));
-  files_[placed.file].read(held.bytes, placed.at + chunk * kChunkBytes);
   const SavedTensor& saved = saved_tensor(manifest_, layout_, tensor);
-  if (checksum_of(std::span<const std::byte>(held.bytes)) != saved.checksums[chunk])
+  if (!read_chunk(files_[placed.file], placed, saved, chunk, held.bytes))
     refuse_damaged(directory_, "the checksum of '" + saved.name + "' differs in chunk " +
                                    std::to_string(chunk));
   held.tensor = tensor;

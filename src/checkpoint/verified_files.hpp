@@ -2,6 +2,7 @@
 // verified_files.hpp: reads the tensors of a checkpoint chunk by chunk, and hands out no byte whose
 // chunk differs from its checksum.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,6 +17,9 @@ namespace headrace::checkpoint {
 // What differs from what was saved; "" if nothing does.
 std::string length_fault(const File& file, const PlacedFile& placed);
 std::string header_fault(const File& file, const PlacedFile& placed, const SavedFile& saved);
+// Reads a chunk of a tensor into `bytes`, of its size. Whether it has its checksum.
+bool read_chunk(const File& file, const PlacedTensor& placed, const SavedTensor& saved,
+                std::uint64_t chunk, std::span<std::byte> bytes);
 
 class VerifiedFiles {
  public:

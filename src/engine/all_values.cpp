@@ -8,10 +8,10 @@
 #include "engine/stretch.hpp"
 
 namespace headrace::engine {
-using tiles::kWholeTile;
-
-AllValues::AllValues(const Values::Parts& parts, Values& values)
-    : p_(parts), values_(values), places_(std::max<std::uint32_t>(1, parts.plan.update_slots)) {}
+AllValues::AllValues(const Values::Parts& parts, Values& values) : p_(parts), values_(values) {
+  const std::uint32_t places = std::max<std::uint32_t>(1, parts.plan.update_slots);
+  for (std::uint32_t i = 0; i < places; ++i) places_.emplace_back(parts.tiles);
+}
 
 void AllValues::store(const char* call, const RangeSink& sink) {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
@@ -20,13 +20,12 @@ void AllValues::store(const char* call, const RangeSink& sink) {
   next_read_ = 0;
   each_tile(call, [&](std::uint32_t tile) {
     p_.calls.run([&] { return hold(tile); });
-    const tiles::TileLayout at = p_.tiles.layout(tile, place_of(tile).view, kWholeTile);
+    const tiles::TileLayout at = place_of(tile).held.layout();
     each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {
-      const std::uint64_t first = range.first_element;
       send(at, segment, range.content, values_.scratch(),
-           [&](std::uint64_t done, std::span<const std::byte> values) {
-             range.first_element = first + done;
+           [&](std::uint64_t, std::span<const std::byte> values) {
              sink(range, values);
+             range.first_byte += values.size();
            });
     });
   });
@@ -42,7 +41,7 @@ void AllValues::load(const char* call, const RangeSource& source,
     ++p_.counts.weight_changes[g];
   }
   each_tile(call, [&](std::uint32_t tile) {
-    p_.calls.run([&] { return take_empty(tile); });
+    p_.calls.run([&] { return take_empty(tile, call); });
     fill(tile, source);
     p_.calls.run([&] { return begin_write(tile); });
   });
@@ -79,7 +78,7 @@ async::Task<> AllValues::let_go() {
     } catch (...) {
       if (!error) error = std::current_exception();
     }
-    place.slot.release();
+    co_await place.held.let_go();
   }
   if (error) std::rethrow_exception(error);
 }
@@ -90,44 +89,20 @@ async::Task<> AllValues::hold(std::uint32_t tile) {
   const std::uint64_t end =
       std::min<std::uint64_t>(p_.partition.tiles.size(), std::uint64_t{tile} + places_.size());
   for (; next_read_ < end; ++next_read_) {
-    place_of(next_read_).slot.release();
-    place_of(next_read_).transfer.spawn(read(next_read_));
+    Place& place = place_of(next_read_);
+    place.transfer.spawn(place.held.hold(next_read_, tiles::kWholeTile));
   }
   co_await place_of(tile).transfer.join();
 }
 
-async::Task<> AllValues::read(std::uint32_t tile) {
-  Place& place = place_of(tile);
-  co_await take_slot(tile);
-  co_await p_.tiles.read_verified(tile, place.view, kWholeTile, swap::Priority::kDemand);
-}
-
-async::Task<> AllValues::take_empty(std::uint32_t tile) {
-  Place& place = place_of(tile);
-  co_await place.transfer.join();
-  place.slot.release();
-  co_await take_slot(tile);
-}
-
-async::Task<> AllValues::take_slot(std::uint32_t tile) {
-  Place& place = place_of(tile);
-  if (p_.tiles.needs_slot(tile)) place.slot = co_await p_.tiles.slots().acquire();
-  place.view = p_.tiles.view(tile, place.slot ? place.slot.bytes() : std::span<std::byte>{});
+async::Task<> AllValues::take_empty(std::uint32_t tile, const char* call) {
+  co_await place_of(tile).transfer.join();
+  co_await place_of(tile).held.take_empty(tile, call);
 }
 
 async::Task<> AllValues::begin_write(std::uint32_t tile) {
-  place_of(tile).transfer.spawn(write(tile));
+  place_of(tile).transfer.spawn(place_of(tile).held.write());
   co_return;
-}
-
-async::Task<> AllValues::write(std::uint32_t tile) {
-  p_.tiles.refuse_after_stall("load");
-  const tiles::TileView view = place_of(tile).view;
-  tiles::TilePass pass;
-  p_.tiles.prepare(pass, tile, view, kWholeTile, true);
-  pass.verifies = false;
-  co_await p_.tiles.run(pass, tile);
-  co_await p_.tiles.write(tile, view, kWholeTile);
 }
 
 template <class Visit>
@@ -138,27 +113,27 @@ void AllValues::each_range(std::uint32_t tile, const tiles::TileLayout& at,
   for (const partition::Segment& segment : p_.partition.segments_of(cut)) {
     const std::uint64_t first = cut.first_element + segment.first_element -
                                 p_.partition.parameters[segment.parameter].first_element;
-    for (std::uint32_t content = 0; content < contents; ++content)
-      visit(segment, ValueRange{{segment.parameter}, static_cast<Content>(content), first});
+    for (std::uint32_t c = 0; c < contents; ++c) {
+      const auto content = static_cast<Content>(c);
+      visit(segment, ValueRange{{segment.parameter},
+                                content,
+                                first * element_bytes(content, at.weight_bytes_per_element)});
+    }
   }
 }
 
 // Between and after the parameters of a tile, values are as after Engine::load(): zero.
 void AllValues::fill(std::uint32_t tile, const RangeSource& source) {
-  const tiles::TileLayout at = p_.tiles.layout(tile, place_of(tile).view, kWholeTile);
+  const tiles::TileLayout at = place_of(tile).held.layout();
   std::memset(at.weight, 0, at.elements * at.weight_bytes_per_element);
   tiles::initialise(at, at.weight, 0, at.elements);
   each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {
-    const std::uint64_t first = range.first_element;
-    const std::uint64_t bytes = element_bytes(range.content, at.weight_bytes_per_element);
-    const std::uint64_t longest = values_.scratch().size() / bytes;
-    for (std::uint64_t done = 0; done < segment.elements; done += longest) {
-      const std::uint64_t count = std::min(longest, segment.elements - done);
-      const std::span<std::byte> values = values_.scratch().first(count * bytes);
-      range.first_element = first + done;
-      source(range, values);
-      (void)Stretch{at, segment.first_element + done, count}.replace(range.content, values);
-    }
+    each_stretch(at, segment, range.content, values_.scratch(),
+                 [&](std::uint64_t, const Stretch& stretch, std::span<std::byte> values) {
+                   source(range, values);
+                   (void)stretch.replace(range.content, values);
+                   range.first_byte += values.size();
+                 });
   });
 }
 }  // namespace headrace::engine

@@ -6,18 +6,19 @@
 // read the next ones into the other update slots, or write those before.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
-#include <vector>
 
+#include "engine/held_tile.hpp"
 #include "engine/values.hpp"
 
 namespace headrace::engine {
-// A range of one parameter's elements that lies in one tile: a weight in its dtype, else f32.
+// A range of one parameter's values that lies in one tile: a weight in its dtype, else f32.
 struct ValueRange {
   ParameterId id;
   Content content = Content::kWeight;
-  std::uint64_t first_element = 0;
+  std::uint64_t first_byte = 0;  // of all of them
 };
 using RangeSink = std::function<void(const ValueRange& range, std::span<const std::byte> values)>;
 using RangeSource = std::function<void(const ValueRange& range, std::span<std::byte> values)>;
@@ -37,18 +38,15 @@ class AllValues {
  private:
   // A tile in memory, or on its way between memory and its drive.
   struct Place {
+    explicit Place(tiles::TileStore& tiles) : held(tiles) {}
     async::TaskGroup transfer;
-    pinned::SlotLease slot;
-    tiles::TileView view;
+    HeldTile held;
   };
   Place& place_of(std::uint32_t tile) { return places_[tile % places_.size()]; }
   async::Task<> let_go();
   async::Task<> hold(std::uint32_t tile);
-  async::Task<> read(std::uint32_t tile);
-  async::Task<> take_empty(std::uint32_t tile);
-  async::Task<> take_slot(std::uint32_t tile);
+  async::Task<> take_empty(std::uint32_t tile, const char* call);
   async::Task<> begin_write(std::uint32_t tile);
-  async::Task<> write(std::uint32_t tile);
   template <class Work>
   void each_tile(const char* call, const Work& work);
   template <class Visit>
@@ -57,7 +55,7 @@ class AllValues {
 
   const Values::Parts p_;
   Values& values_;
-  std::vector<Place> places_;    // of consecutive tiles, as many as there are update slots
+  std::deque<Place> places_;     // of consecutive tiles, as many as there are update slots
   std::uint32_t next_read_ = 0;  // the first tile that nobody reads yet
 };
 }  // namespace headrace::engine

@@ -71,6 +71,8 @@ class FreezeMeeting {
     swap::RunBytes store{}, fresh{};
     std::uint32_t has_files = 0, files_of_rank = kNoRank, measures = 0, unused = 0;
   };
+  static_assert(ranks::Meeting<Said>::kMessageBytes == 1032,
+                "headrace/collective.hpp names the size");
   [[noreturn]] void refuse(Code code, const std::string& what) const;
   void refuse_unlike(const std::vector<Said>& all) const;
   void refuse_files_of_others(const std::vector<Said>& all) const;

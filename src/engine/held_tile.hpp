@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// held_tile.hpp: the tile that store() and load() of one parameter work on. It stays in an update
-// slot between calls, since consecutive parameters often lie in the same tile.
+// held_tile.hpp: a tile that a call works on. That of store() and load() of one parameter stays in
+// an update slot between calls, since consecutive parameters often lie in the same tile.
 #pragma once
 #include "async/task.hpp"
 #include "pinned/slot_pool.hpp"
@@ -14,6 +14,8 @@ class HeldTile {
 
   // Reads and verifies these parts of the tile, unless it holds them already.
   async::Task<> hold(std::uint32_t tile, tiles::TileParts parts);
+  // A place for all of the tile's bytes, to be filled. `call` names it in errors.
+  async::Task<> take_empty(std::uint32_t tile, const char* call);
   // Gives the slot back.
   async::Task<> let_go();
   // Seals the changed tile and writes all of it, as its next generation.
@@ -23,6 +25,8 @@ class HeldTile {
   tiles::TileLayout layout() const { return tiles_.layout(tile_, view_, parts_); }
 
  private:
+  async::Task<> take(std::uint32_t tile, tiles::TileParts parts);
+
   tiles::TileStore& tiles_;
   std::uint32_t tile_ = 0;
   tiles::TileParts parts_;

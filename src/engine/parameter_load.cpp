@@ -4,8 +4,6 @@
 // A tile is read and verified, changed on the calling thread, sealed and written as the next
 // generation. What a source has given before it throws is written back too: weight and master of
 // one element are never of two loads, so loading the content again makes all of it whole.
-#include <algorithm>
-
 #include "engine/stretch.hpp"
 #include "engine/values.hpp"
 
@@ -63,18 +61,12 @@ void Values::load_tile(ParameterId id, std::uint32_t tile, Content content, cons
 
 void Values::replace_stretches(const Part& part, Content content, const Source& source,
                                std::uint64_t& replaced, bool& changed) {
-  const tiles::TileLayout at = held_.layout();
-  const std::uint64_t bytes_of_each = element_bytes(content, at.weight_bytes_per_element);
-  const std::uint64_t longest = scratch().size() / bytes_of_each;
-  for (std::uint64_t done = 0; done < part.segment.elements;) {
-    const std::uint64_t count = std::min(longest, part.segment.elements - done);
-    const Stretch stretch{at, part.segment.first_element + done, count};
-    const std::span<std::byte> values = scratch().first(count * bytes_of_each);
-    stretch.read(content, values);
-    source(part.first_element + done, values);
-    changed = stretch.replace(content, values) || changed;
-    done += count;
-    replaced += count;
-  }
+  each_stretch(held_.layout(), part.segment, content, scratch(),
+               [&](std::uint64_t done, const Stretch& stretch, std::span<std::byte> values) {
+                 stretch.read(content, values);
+                 source(part.first_element + done, values);
+                 changed = stretch.replace(content, values) || changed;
+                 replaced += stretch.elements;
+               });
 }
 }  // namespace headrace::engine

@@ -32,23 +32,34 @@ struct Stretch {
   optimizer_cpu::StoredMoment moment(Content content) const noexcept;
 };
 
+// Calls visit(first element in the segment, stretch, memory in `scratch` for its values) for a
+// segment of a tile, part by part.
+template <class Visit>
+void each_stretch(const tiles::TileLayout& at, const partition::Segment& segment, Content content,
+                  std::span<std::byte> scratch, const Visit& visit) {
+  const std::uint64_t bytes = element_bytes(content, at.weight_bytes_per_element);
+  const std::uint64_t longest = scratch.size() / bytes;
+  for (std::uint64_t done = 0; done < segment.elements; done += longest) {
+    const std::uint64_t count = std::min(longest, segment.elements - done);
+    visit(done, Stretch{at, segment.first_element + done, count}, scratch.first(count * bytes));
+  }
+}
+
 // Hands a segment of a tile to sink(first element of the segment, values): in one piece where it is
 // stored as it is handed out, else stretch by stretch through `scratch`.
 template <class Sink>
 void send(const tiles::TileLayout& at, const partition::Segment& segment, Content content,
           std::span<std::byte> scratch, const Sink& sink) {
-  const std::uint64_t bytes = element_bytes(content, at.weight_bytes_per_element);
   const Stretch whole{at, segment.first_element, segment.elements};
   if (const std::byte* const stored = whole.stored(content)) {
+    const std::uint64_t bytes = element_bytes(content, at.weight_bytes_per_element);
     sink(std::uint64_t{0}, std::span(stored, segment.elements * bytes));
     return;
   }
-  const std::uint64_t longest = scratch.size() / bytes;
-  for (std::uint64_t done = 0; done < segment.elements; done += longest) {
-    const std::uint64_t count = std::min(longest, segment.elements - done);
-    const std::span<std::byte> values = scratch.first(count * bytes);
-    Stretch{at, segment.first_element + done, count}.read(content, values);
-    sink(done, std::span<const std::byte>(values));
-  }
+  each_stretch(at, segment, content, scratch,
+               [&](std::uint64_t done, const Stretch& stretch, std::span<std::byte> values) {
+                 stretch.read(content, values);
+                 sink(done, std::span<const std::byte>(values));
+               });
 }
 }  // namespace headrace::engine

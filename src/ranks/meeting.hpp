@@ -12,6 +12,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <span>
@@ -72,6 +73,10 @@ class Meeting {
   };
   static_assert(sizeof(Said) == sizeof(Words) + sizeof(Fault));
 
+ public:
+  static constexpr std::size_t kMessageBytes = sizeof(Said);
+
+ private:
   std::vector<Said> exchange(const Said& mine) {
     Collective& collective = ranks_.collective();
     std::vector<Said> all(collective.world_size(), mine);

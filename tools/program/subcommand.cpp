@@ -12,6 +12,15 @@ command_line::Fault page_of_json() {
           "Give --json FILE, then run `python3 scripts/report page FILE` in Headrace's folder"};
 }
 
+int refuse_if_in_use(const std::function<int()>& act) {
+  try {
+    return act();
+  } catch (const Error& error) {
+    if (error.code() != Code::kWrongState) throw;
+    throw Error(Code::kInvalidArgument, error.what());
+  }
+}
+
 int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv) {
   const char* const program = subcommand.program;
   const auto refuse = [&](const std::string& json, const command_line::Fault& fault) {

@@ -25,6 +25,10 @@ struct Subcommand {
 // Of --report, which bench and plan had: what took its place.
 command_line::Fault page_of_json();
 
+// Returns act()'s result. What another process is using (kWrongState) is a refusal: nothing was
+// begun.
+int refuse_if_in_use(const std::function<int()>& act);
+
 // Parses, checks and runs. Prints refusals on stderr, and faults of usage in the report too. Other
 // errors of the run go through Failing::guard().
 int run_subcommand(const Subcommand& subcommand, int argc, const char* const* argv);

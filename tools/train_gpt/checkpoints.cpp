@@ -135,8 +135,8 @@ void Checkpoints::remove(std::uint64_t step) const {
                       "' could not be removed: " + error.message());
 }
 
-void Checkpoints::after_step(std::uint64_t step, const Course& course, Training& training) {
-  if (options_.save_every == 0 || step % options_.save_every != 0) return;
+bool Checkpoints::after_step(std::uint64_t step, const Course& course, Training& training) {
+  if (options_.save_every == 0 || step % options_.save_every != 0) return false;
   progress_.stage("saving step " + std::to_string(step));
   const auto began = std::chrono::steady_clock::now();
   const std::string folder = folder_of(step);
@@ -149,14 +149,15 @@ void Checkpoints::after_step(std::uint64_t step, const Course& course, Training&
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   saved_.push_back({step, folder, seconds});
-  if (!world_.speaks()) return;
+  if (!world_.speaks()) return true;
   char text[32];
   std::snprintf(text, sizeof text, "%.2f", seconds);
   progress_.message("train_gpt: step " + std::to_string(step) + " is saved in '" + folder +
                     "', in " + text + " s");
-  if (options_.keep == 0) return;
+  if (options_.keep == 0) return true;
   std::vector<std::uint64_t> steps = present();
   std::erase_if(steps, [&](std::uint64_t one) { return one > step; });
   for (std::size_t i = 0; i + options_.keep < steps.size(); ++i) remove(steps[i]);
+  return true;
 }
 }  // namespace train_gpt

@@ -50,8 +50,9 @@ class Checkpoints {
   // What the run's results depend on beside the settings, "--seed 1": kept with the course, and
   // compared when it is continued.
   void set_facts(std::vector<std::string> facts) { facts_ = std::move(facts); }
-  // Saves one if `step` is one of those. Removes those that --keep does not keep.
-  void after_step(std::uint64_t step, const Course& course, Training& training);
+  // Saves one if `step` is one of those; returns whether it is. Removes those that --keep does not
+  // keep.
+  bool after_step(std::uint64_t step, const Course& course, Training& training);
   // A course as bytes for a checkpoint or a store, and back. `where` names it in errors. Warns of
   // facts that differ.
   std::vector<std::byte> state_of(const Course& course) const;

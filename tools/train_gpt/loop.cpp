@@ -257,8 +257,9 @@ void train(Training& training, Batches& batches, World& world, Report& report, P
     report.steps.push_back(record);
     if (record.skipped && live.loss_scale) say_scale(record, live.loss_scale->value(), progress);
     progress.step(progress_of(report, before, after));
+    report.stats_after = before = after;
     report.doing = "the checkpoint after step " + std::to_string(step);
-    checkpoints.after_step(step, live.course(), training);
+    if (!checkpoints.after_step(step, live.course(), training)) continue;
     report.checkpoints = checkpoints.saved();
     report.stats_after = before = training.stats();
   }

@@ -275,8 +275,7 @@ class Run {
   void describe_setting(const Text& text, const headrace::Settings& settings) {
     report_.text_origin = text.origin();
     report_.text_bytes = text.size_bytes();
-    report_.unigram_entropy_nats = text.unigram_entropy_nats();
-    text_checksum_ = text.checksum();
+    report_.unigram_entropy_nats = text.unigram_entropy_nats(&text_checksum_);
     report_.drives = static_cast<std::uint32_t>(settings.nvme_paths.size());
     report_.config = settings.to_json();
     if (settings.durable_every > 0) store_ = settings.store;

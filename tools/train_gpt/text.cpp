@@ -205,35 +205,24 @@ void Text::read(std::uint64_t offset, std::span<std::uint8_t> out) const {
   }
 }
 
-// Calls visit(bytes) for the whole text, or for a sample of a long one.
-template <class Visit>
-void Text::each_sample(const Visit& visit) const {
+double Text::unigram_entropy_nats(std::string* checksum) const {
   constexpr std::uint64_t kChunk = 1 << 18;
   constexpr std::uint64_t kMostChunks = (1ull << 30) / kChunk;
   const std::uint64_t chunks = (size_bytes_ + kChunk - 1) / kChunk;
   const std::uint64_t taken = std::min(chunks, kMostChunks);
+  std::array<std::uint64_t, 256> counts{};
+  std::uint64_t total = 0;
+  headrace::kernels::Hash128 hash;
   std::vector<std::uint8_t> buffer(kChunk);
   for (std::uint64_t i = 0; i < taken; ++i) {
     const std::uint64_t begin = i * chunks / taken * kChunk;
-    const std::size_t size = std::min(kChunk, size_bytes_ - begin);
-    read(begin, std::span(buffer).first(size));
-    visit(std::span<const std::uint8_t>(buffer).first(size));
-  }
-}
-
-std::string Text::checksum() const {
-  headrace::kernels::Hash128 hash;
-  each_sample([&](std::span<const std::uint8_t> bytes) { hash.update(std::as_bytes(bytes)); });
-  return hash.hex();
-}
-
-double Text::unigram_entropy_nats() const {
-  std::array<std::uint64_t, 256> counts{};
-  std::uint64_t total = 0;
-  each_sample([&](std::span<const std::uint8_t> bytes) {
+    const auto bytes = std::span(buffer).first(std::min(kChunk, size_bytes_ - begin));
+    read(begin, bytes);
     for (const std::uint8_t byte : bytes) ++counts[byte];
     total += bytes.size();
-  });
+    if (checksum != nullptr) hash.update(std::as_bytes(bytes));
+  }
+  if (checksum != nullptr) *checksum = hash.hex();
   double entropy = 0;
   for (const std::uint64_t count : counts) {
     if (count == 0) continue;

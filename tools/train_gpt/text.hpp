@@ -35,9 +35,8 @@ class Text {
 
   // Entropy of single bytes, in nats: what a model that knows only how frequent each byte is would
   // reach. Of a text beyond 1 GiB, a sample spread evenly.
-  double unigram_entropy_nats() const;
-  // XXH3-128 of the same bytes, in their order.
-  std::string checksum() const;
+  //   checksum  if not null, becomes the XXH3-128 of the same bytes, in their order
+  double unigram_entropy_nats(std::string* checksum = nullptr) const;
 
  private:
   struct File {
@@ -46,8 +45,6 @@ class Text {
     std::uint64_t size_bytes = 0;
   };
   Text() = default;
-  template <class Visit>
-  void each_sample(const Visit& visit) const;
   void add_file(const std::string& path, std::uint64_t size_bytes);
   void add_folder(const std::string& path, bool python_only);
   void add_python_library();

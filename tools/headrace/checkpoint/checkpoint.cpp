@@ -178,16 +178,6 @@ int act(const CheckpointOptions& o) {
   return exit_code;
 }
 
-// A save under way is a refusal: nothing was begun.
-int run(const CheckpointOptions& o) {
-  try {
-    return act(o);
-  } catch (const Error& error) {
-    if (error.code() != Code::kWrongState) throw;
-    throw Error(Code::kInvalidArgument, error.what());
-  }
-}
-
 void check(const CheckpointOptions& o) {
   using command_line::Fault;
   const char* const give = "Give inspect or verify, then the checkpoint's folder";
@@ -216,7 +206,7 @@ int checkpoint(int argc, const char* const* argv) {
                          .app = app,
                          .json = options.json,
                          .check = [&] { check(options); },
-                         .run = [&] { return run(options); }},
+                         .run = [&] { return refuse_if_in_use([&] { return act(options); }); }},
                         argc, argv);
 }
 }  // namespace headrace::tools

@@ -104,15 +104,12 @@ void Verification::verify_tensor(std::uint32_t tensor, const File* file) {
 std::string Verification::chunk_fault(std::uint32_t tensor, std::uint64_t chunk, const File& file) {
   const PlacedTensor& placed = open_.layout.tensors[tensor];
   const auto bytes = std::span(bytes_).first(checkpoint::chunk_bytes_of(placed.size_bytes, chunk));
+  const auto& saved = checkpoint::saved_tensor(open_.manifest, open_.layout, tensor);
   try {
-    file.read(bytes, placed.at + chunk * kChunkBytes);
+    if (!checkpoint::read_chunk(file, placed, saved, chunk, bytes)) return "its checksum differs";
   } catch (const Error& error) {
     return fault_of(error);
   }
-  const checkpoint::SavedTensor& saved =
-      checkpoint::saved_tensor(open_.manifest, open_.layout, tensor);
-  if (checkpoint::checksum_of(std::span<const std::byte>(bytes)) != saved.checksums[chunk])
-    return "its checksum differs";
   const std::uint64_t step = open_.manifest.parameters[placed.parameter].step;
   if (!placed.kept && !std::ranges::equal(bytes, std::as_bytes(std::span(&step, 1))))
     return "manifest.json has step " + std::to_string(step) + ", the tensor another";

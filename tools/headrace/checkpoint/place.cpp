@@ -14,7 +14,6 @@
 namespace headrace::tools {
 namespace {
 namespace fs = std::filesystem;
-constexpr const char* kTemporary = ".tmp";
 constexpr std::size_t kLongestName = 4096;
 
 [[noreturn]] void refuse_save(const std::string& folder, FolderKind kind) {
@@ -98,15 +97,10 @@ void refuse_without_checkpoints(const std::string& directory, const CheckpointPl
                   " is no checkpoint, since it has no manifest.json, and no folder in it is one; "
                   "nothing was checked. Name a folder that save_checkpoint() has made.");
 }
-
-std::string without_slashes(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
 }  // namespace
 
 FolderKind kind_of(const std::string& folder) {
-  if (folder.ends_with(kTemporary)) {
+  if (folder.ends_with(checkpoint::kTemporaryEnd)) {
     return checkpoint::is_being_saved(folder) ? FolderKind::kSaveUnderWay
                                               : FolderKind::kInterruptedSave;
   }
@@ -116,7 +110,7 @@ FolderKind kind_of(const std::string& folder) {
 }
 
 CheckpointPlace place_of(const std::string& named) {
-  const std::string directory = without_slashes(named);
+  const std::string directory = checkpoint::without_slashes(named);
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored)) {
     const std::string temporary = checkpoint::temporary_of(directory);

@@ -322,15 +322,6 @@ int act(const StoreOptions& o) {
   return exit_code;
 }
 
-// A store in use is a refusal: nothing was begun.
-int run(const StoreOptions& o) {
-  try {
-    return act(o);
-  } catch (const Error& error) {
-    if (error.code() != Code::kWrongState) throw;
-    throw Error(Code::kInvalidArgument, error.what());
-  }
-}
 }  // namespace
 
 int store(int argc, const char* const* argv) {
@@ -351,7 +342,7 @@ int store(int argc, const char* const* argv) {
                          .app = app,
                          .json = options.json,
                          .check = [&] { check(options); },
-                         .run = [&] { return run(options); }},
+                         .run = [&] { return refuse_if_in_use([&] { return act(options); }); }},
                         argc, argv);
 }
 }  // namespace headrace::tools
