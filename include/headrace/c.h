@@ -561,6 +561,54 @@ headrace_code headrace_engine_commit(headrace_engine* engine, headrace_error* er
 headrace_code headrace_engine_durable_step(headrace_engine* engine, uint64_t* out_step,
                                            headrace_error* error);
 
+/* Checkpoints. headrace/checkpoint.hpp documents these calls: files, costs, ranks, and the state
+ * after an error. */
+typedef struct headrace_save_options {
+  uint32_t struct_size;
+  uint32_t latest; /* 1: also writes the file `latest` beside the folder; 0: does not */
+  uint64_t file_bytes;
+  const void* trainer_state; /* NULL if trainer_state_bytes is 0 */
+  size_t trainer_state_bytes;
+} headrace_save_options;
+static inline void headrace_save_options_init(headrace_save_options* options) {
+  options->struct_size = (uint32_t)sizeof *options;
+  options->latest = 0;
+  options->file_bytes = 5000000000u;
+  options->trainer_state = NULL;
+  options->trainer_state_bytes = 0;
+}
+/* If `options` is NULL, the defaults of headrace_save_options_init() apply. */
+headrace_code headrace_engine_save_checkpoint(headrace_engine* engine, const char* directory,
+                                              const headrace_save_options* options,
+                                              headrace_error* error);
+headrace_code headrace_engine_load_checkpoint(headrace_engine* engine, const char* directory,
+                                              headrace_error* error);
+typedef struct headrace_weight_options {
+  uint32_t struct_size;
+  uint32_t allow_unused; /* 1: tensors that no parameter takes are left out; 0: are refused */
+  /* Writes the name of the tensor that a parameter takes, with a NUL, to `buffer`. NULL: the
+   * parameter's full name. */
+  headrace_code (*tensor_name)(void* context, const char* full_name, char* buffer, size_t capacity);
+  void* context;
+} headrace_weight_options;
+static inline void headrace_weight_options_init(headrace_weight_options* options) {
+  options->struct_size = (uint32_t)sizeof *options;
+  options->allow_unused = 0;
+  options->tensor_name = NULL;
+  options->context = NULL;
+}
+/* load_weights(): from safetensors files of another program. If `options` is NULL, the defaults of
+ * headrace_weight_options_init() apply. */
+headrace_code headrace_engine_load_weights(headrace_engine* engine, const char* path,
+                                           const headrace_weight_options* options,
+                                           headrace_error* error);
+/* The bytes that headrace_save_options.trainer_state gave to the checkpoint that was loaded last; a
+ * list (convention 6) of bytes. It has none if no checkpoint was loaded, or if the last load
+ * failed. */
+headrace_code headrace_engine_loaded_trainer_state(headrace_engine* engine, void* buffer,
+                                                   size_t capacity, size_t* out_size_bytes,
+                                                   headrace_error* error);
+
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);

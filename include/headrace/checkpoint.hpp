@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // headrace/checkpoint.hpp: saves an engine's values to a folder of safetensors files, and loads
-// them back.
+// them back; loads the weights of other programs' models.
 //
 //   model.safetensors      The weights, in their dtypes. If they take more than
 //                          SaveOptions::file_bytes: model-00001-of-00002.safetensors and so on, and
@@ -25,6 +25,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,4 +94,31 @@ struct LoadedCheckpoint {
 //          After an error while values are loaded, no group has complete values, on any rank.
 //          Repeat the call.
 LoadedCheckpoint load_checkpoint(Engine& engine, const std::string& directory);
+
+struct WeightOptions {
+  // The name of the tensor that a parameter takes, by the parameter's full name. Null: the same.
+  // Several parameters may take one tensor.
+  std::function<std::string(const std::string& full_name)> tensor_name;
+  // Leaves out tensors that no parameter takes. Else they are refused.
+  bool allow_unused = false;
+};
+
+// Reads the weights of a model that another program has written, as safetensors files, into a
+// frozen engine. Training begins anew from them: moments and step counts are zero.
+//   path  a file, or a folder with model.safetensors.index.json or model.safetensors, in the
+//         layout of Hugging Face's libraries
+// A tensor may be F32, BF16 or F16, whatever the parameter's dtype is. The weight is the tensor
+// rounded to that dtype (to nearest, ties to even), and the master is the tensor itself. Exception:
+// with MasterLayout::kSplit, ties of the weight go away from zero, as after a step.
+// With several ranks, every rank makes this call and reads its own shard.
+// Memory:  the update slots of the plan, and as much as their scratch for tensors of another dtype.
+// Cost:    reads every tensor twice, the second time from the page cache, and writes every tile
+//          once.
+// Threads: as for Engine::load(). Durable: as for load_checkpoint().
+// Throws   before any change: kNotFound or kIo for a file that cannot be opened, kInvalidArgument
+//          naming the fault of a file, or the parameter or tensor that is missing, unused, or of
+//          another shape or kind; kWrongState as load_checkpoint(). Later: kInvalidArgument naming a
+//          value that is not finite or does not fit into the parameter's dtype, kIo. Then no group
+//          has complete values, on any rank. Repeat the call.
+void load_weights(Engine& engine, const std::string& path, const WeightOptions& options = {});
 }  // namespace headrace

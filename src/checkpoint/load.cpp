@@ -10,12 +10,12 @@
 #include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/layout.hpp"
+#include "checkpoint/load_together.hpp"
 #include "checkpoint/manifest.hpp"
+#include "checkpoint/some_of.hpp"
 #include "checkpoint/verified_files.hpp"
-#include "engine/engine_core.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
-#include "ranks/meeting.hpp"
 
 namespace headrace {
 namespace {
@@ -56,18 +56,6 @@ std::vector<std::uint32_t> match(const Engine& engine, const Manifest& manifest,
   return indices;
 }
 
-// "'a', 'b', 'c' and 5 more"
-std::string some_of(const std::set<std::string>& names) {
-  constexpr std::size_t kShown = 3;
-  std::string text;
-  std::size_t shown = 0;
-  for (const std::string& name : names) {
-    if (shown == kShown) return text + " and " + std::to_string(names.size() - kShown) + " more";
-    text += (shown++ == 0 ? "'" : ", '") + name + "'";
-  }
-  return text;
-}
-
 std::set<std::string> state_names(const Manifest& manifest, OptimizerRule rule) {
   std::set<std::string> names;
   for (const SavedParameter& parameter : manifest.parameters) {
@@ -96,101 +84,58 @@ void match_rule(const Engine& engine, const Manifest& manifest, const std::strin
          Code::kInvalidArgument, "Set both as they were saved.");
 }
 
-// A store keeps frozen tiles once: of a committed step they cannot be written again.
-void refuse_stored_frozen(const Engine& engine, const std::string& directory) {
-  if (!engine.resumed() && engine.durable_step() == 0) return;
-  std::map<std::pair<std::uint32_t, DType>, std::optional<ParameterId>> frozen;  // by section
-  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
-    const ParameterSpec& spec = engine.spec({i});
-    auto& section = frozen.try_emplace({engine.group_of({i}).index, spec.dtype}, i).first->second;
-    if (!spec.frozen) section.reset();
-  }
-  for (const auto& [section, id] : frozen) {
-    if (!id) continue;
-    refuse(directory,
-           "the store of this engine has a committed step with the frozen '" +
-               engine.full_name(*id) + "', which is not written twice",
-           Code::kWrongState, "Use another headrace.store.");
-  }
-}
-
 class Load {
  public:
-  Load(Engine& engine, const std::string& directory)
-      : engine_(engine),
-        running_(engine::core_of(engine).ready(kLoadCall)),
-        directory_(directory),
-        meeting_(running_.ranks, kLoadCall) {}
+  Load(Engine& engine, std::string directory) : engine_(engine), directory_(std::move(directory)) {}
 
   LoadedCheckpoint run() {
-    try {
-      compare();
-      meeting_.meet({});
-      read();
-      meeting_.meet({});
-      return std::move(loaded_);
-    } catch (...) {
-      // Values of some ranks alone are of no use.
-      for (std::uint32_t g = 0; reading_ && g < engine_.group_count(); ++g)
-        running_.states.begin_load({g});
-      meeting_.withdraw(std::current_exception());
-      throw;
-    }
+    load_together(engine_, ranks::RankCall::Kind::kLoadCheckpoint, kLoadCall, directory_,
+                  [this](const engine::Running& running) { return prepare(running); });
+    return std::move(loaded_);
   }
 
  private:
-  struct Words {
-    std::uint64_t unused = 0;
-  };
-  void compare();
-  void read();
+  NewValues prepare(const engine::Running& running);
+  void verify(const engine::Running& running);
 
   Engine& engine_;
-  engine::Running& running_;
-  const std::string directory_;
-  ranks::Meeting<Words> meeting_;
+  std::string directory_;
   std::vector<std::uint32_t> indices_;  // by parameter: in the manifest
   std::optional<VerifiedFiles> files_;
   LoadedCheckpoint loaded_;
-  bool reading_ = false;
 };
 
-void Load::compare() {
+NewValues Load::prepare(const engine::Running& running) {
+  directory_ = folder_of(directory_);
   Manifest manifest = read_manifest(directory_);
   indices_ = match(engine_, manifest, directory_);
   match_rule(engine_, manifest, directory_);
-  refuse_stored_frozen(engine_, directory_);
   files_.emplace(directory_, std::move(manifest));
   loaded_.trainer_state = files_->trainer_state();
-  // Values that are in use are replaced only by ones that are known to be whole.
-  if (!running_.states.any()) return;
-  const std::uint32_t ranks = running_.partition.world_size;
-  for (std::uint32_t t = running_.partition.rank; t < files_->layout().tensors.size(); t += ranks)
-    files_->verify(t);
-}
-
-void Load::read() {
-  const Layout& layout = files_->layout();
-  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t)
-    if (!layout.tensors[t].kept) files_->verify(t);  // a step count: the manifest has the same
+  verify(running);
   std::vector<std::uint64_t> steps(indices_.size());
   for (std::size_t i = 0; i < indices_.size(); ++i)
     steps[i] = files_->manifest().parameters[indices_[i]].step;
-  reading_ = true;
-  running_.all_values->load(
-      kLoadCall,
-      [&](const engine::ValueRange& range, std::span<std::byte> values) {
-        files_->read(layout.tensor_of(indices_[range.id.index], range.content), range.first_byte,
-                     values);
-      },
-      steps);
+  return {[this](const engine::ValueRange& range, std::span<std::byte> values) {
+            files_->read(files_->layout().tensor_of(indices_[range.id.index], range.content),
+                         range.first_byte, values);
+          },
+          std::move(steps)};
+}
+
+void Load::verify(const engine::Running& running) {
+  const Layout& layout = files_->layout();
+  for (std::uint32_t t = 0; t < layout.tensors.size(); ++t)
+    if (!layout.tensors[t].kept) files_->verify(t);  // a step count: the manifest has the same
+  // Values that are in use are replaced only by ones that are known to be whole.
+  if (!running.states.any()) return;
+  const std::uint32_t ranks = running.partition.world_size;
+  for (std::uint32_t t = running.partition.rank; t < layout.tensors.size(); t += ranks)
+    if (layout.tensors[t].kept) files_->verify(t);
 }
 }  // namespace
 
 LoadedCheckpoint load_checkpoint(Engine& engine, const std::string& directory) {
-  engine::Running& running = engine::core_of(engine).ready(kLoadCall);
-  running.values->finish_step(kLoadCall);  // the ranks may meet there
-  const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kLoadCheckpoint);
-  return Load(engine, folder_of(directory)).run();
+  return Load(engine, directory).run();
 }
 }  // namespace headrace

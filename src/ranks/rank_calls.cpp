@@ -60,6 +60,8 @@ std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
       return "save_checkpoint";
     case RankCall::Kind::kLoadCheckpoint:
       return "load_checkpoint";
+    case RankCall::Kind::kLoadWeights:
+      return "load_weights";
   }
   return "an unknown call";
 }

@@ -61,7 +61,8 @@ struct RankCall {
     kCommit,
     kLoad,
     kSaveCheckpoint,
-    kLoadCheckpoint
+    kLoadCheckpoint,
+    kLoadWeights
   };
   Kind kind = Kind::kStep;
   GroupId group = {};    // for kOpenBucket and kGather

@@ -68,6 +68,10 @@ static void null_results_are_refused(void) {
   REFUSED(headrace_engine_resumed_trainer_state(e, NULL, sizeof text, &size, &error));
   REFUSED(headrace_engine_set_trainer_state(e, NULL, 1, &error));
   REFUSED(headrace_engine_durable_step(e, NULL, &error));
+  REFUSED(headrace_engine_save_checkpoint(e, NULL, NULL, &error));
+  REFUSED(headrace_engine_load_checkpoint(e, NULL, &error));
+  REFUSED(headrace_engine_load_weights(e, NULL, NULL, &error));
+  REFUSED(headrace_engine_loaded_trainer_state(e, text, sizeof text, NULL, &error));
   REFUSED(headrace_engine_gather(e, 0, 0, NULL, &error));
   REFUSED(headrace_engine_add_gradient(e, 0, NULL, HEADRACE_F32, 0, &error));
   EXPECT_OK(headrace_engine_gather(e, 0, 0, &g, &error));
@@ -136,6 +140,10 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   REFUSED(headrace_engine_set_trainer_state(e, text, 1, &error));
   REFUSED(headrace_engine_commit(e, &error));
   REFUSED(headrace_engine_durable_step(e, &number, &error));
+  REFUSED(headrace_engine_save_checkpoint(e, "d", NULL, &error));
+  REFUSED(headrace_engine_load_checkpoint(e, "d", &error));
+  REFUSED(headrace_engine_load_weights(e, "d", NULL, &error));
+  REFUSED(headrace_engine_loaded_trainer_state(e, text, sizeof text, &size, &error));
   REFUSED(headrace_engine_stats_json(e, text, sizeof text, &size, &error));
   REFUSED(headrace_engine_close(e, &error));
   EXPECT(headrace_engine_interrupt(e) == HEADRACE_INVALID_ARGUMENT);

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <thread>
 
 #include "checkpoint/training.hpp"
 #include "kernels/hash.hpp"
@@ -20,13 +19,13 @@
 #include "support/mlp.hpp"
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
-#include "support/thread_ranks.hpp"
 
 namespace headrace {
 namespace {
 namespace fs = std::filesystem;
 
 using testing_checkpoints::error_of;
+using testing_checkpoints::on_ranks;
 using testing_checkpoints::Place;
 using testing_checkpoints::Training;
 
@@ -493,24 +492,6 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
     files[entry.path().filename().string()] = bytes_of(entry.path().string());
   return files;
-}
-
-// body(training of a rank, rank) on a thread for each rank.
-void on_ranks(std::uint32_t world, const Place& place,
-              const std::function<void(Training&, std::uint32_t)>& body) {
-  std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
-  for (std::uint32_t r = 0; r < world; ++r)
-    hosts.push_back(device::make_computing_host({.seed = r + 1}));
-  const auto ranks =
-      collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < world; ++r) {
-    threads.emplace_back([&, r] {
-      Training run(place, ranks[r], hosts[r]);
-      body(run, r);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 // Tensors of several chunks, and shards that end within chunks.

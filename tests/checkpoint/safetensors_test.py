@@ -30,7 +30,8 @@ def check_values(folder):
     state = load_file(folder + "/optimizer.safetensors")
     print({name: (str(t.dtype), t.tolist()) for name, t in {**model, **state}.items()})
     expect(sorted(model), ["w"], "names of weights")
-    expect(sorted(state), ["exp_avg.w", "exp_avg_sq.w", "master.w"], "names of states")
+    expect(sorted(state), ["exp_avg.w", "exp_avg_sq.w", "master.w", "step.w"], "names of states")
+    expect((str(state["step.w"].dtype), state["step.w"].tolist()), ("int64", 0), "step.w")
     values = numpy.arange(6, dtype=numpy.float32).reshape(2, 3) + numpy.float32(0.5)
     for tensor in model["w"], state["master.w"]:
         expect((str(tensor.dtype), tensor.tolist()), ("float32", values.tolist()), "weight")

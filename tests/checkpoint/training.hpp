@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small network that the tests of checkpoints train, save and load.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace headrace::testing_checkpoints {
 struct Place {
@@ -57,6 +61,24 @@ class Training {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<testing::Mlp> network_;
 };
+
+// body(training of a rank, rank) on a thread for each rank.
+inline void on_ranks(std::uint32_t world, const Place& place,
+                     const std::function<void(Training&, std::uint32_t)>& body) {
+  std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
+  for (std::uint32_t r = 0; r < world; ++r)
+    hosts.push_back(device::make_computing_host({.seed = r + 1}));
+  const auto ranks =
+      collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
+  std::vector<std::thread> threads;
+  for (std::uint32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      Training run(place, ranks[r], hosts[r]);
+      body(run, r);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 inline std::string error_of(const std::function<void()>& call) {
   try {

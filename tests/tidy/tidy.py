@@ -214,8 +214,7 @@ def sentence_faults(name, number, text):
 def twice_named_faults(root):
     """Of one namespace and program: the linker would take the functions of one for both."""
     seen = {}
-    for folder in ["tools/headrace", "tools/machine", "tools/measure", "tools/program",
-                   "tools/safetensors"]:
+    for folder in ["tools/headrace", "tools/machine", "tools/measure", "tools/program"]:
         for path in sorted((root / folder).rglob("*.hpp")):
             name = path.relative_to(root).as_posix()
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):

@@ -47,15 +47,12 @@ headrace::Settings read_settings(const Options& options) {
 }
 
 // The file that --init names, checked against the model name by name.
-std::optional<SafetensorsReader> open_initial(const Options& options) {
+std::optional<SafetensorsFile> open_initial(const Options& options) {
   if (options.init_folder.empty()) return std::nullopt;
-  struct stat status {};
-  const bool is_file = ::stat(options.init_folder.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-  auto reader =
-      SafetensorsReader::open(options.init_folder + (is_file ? "" : std::string("/") + kModelFile));
+  SafetensorsFile reader = open_initial_weights(options.init_folder);
   const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
   for (const NamedShape& parameter : parameters)
-    reader.require(parameter.name, name_of(options.shape.dtype), parameter.shape);
+    require(reader, parameter.name, name_of(options.shape.dtype), parameter.shape);
   if (reader.tensors().size() == parameters.size()) return reader;
   for (const auto& [name, entry] : reader.tensors()) {
     bool known = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors.hpp: reads and writes model.safetensors, tensor by tensor, never the whole file in
-// memory.
+// safetensors.hpp: the weights that --init names, and a writer of model.safetensors that never
+// holds the whole file in memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,42 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "safetensors/header.hpp"
+#include "checkpoint/safetensors_file.hpp"
 
 namespace train_gpt {
-using headrace::tools::TensorEntry;
+using headrace::checkpoint::SafetensorsFile;
+using headrace::checkpoint::TensorEntry;
 
-// Ownership: an open descriptor.
-// Threads:   one at a time.
-class SafetensorsReader {
- public:
-  // Throws headrace::Error kNotFound or kIo for a file that cannot be opened, kInvalidArgument
-  // naming the first fault of one that is damaged or not of this format.
-  static SafetensorsReader open(const std::string& path);
-  SafetensorsReader(SafetensorsReader&& other) noexcept;
-  SafetensorsReader& operator=(SafetensorsReader&&) = delete;
-  ~SafetensorsReader();
-
-  const std::string& path() const noexcept { return path_; }
-  // In order of names.
-  const headrace::tools::TensorsByName& tensors() const noexcept { return tensors_; }
-  // Throws kInvalidArgument unless the tensor is there with this dtype and shape, saying what is
-  // there instead.
-  void require(const std::string& name, const std::string& dtype,
-               const std::vector<std::int64_t>& shape) const;
-  // Bytes of one tensor, from `first_byte` on, which is a whole number of elements. Throws kIo, and
-  // kInvalidArgument if a BF16, F16 or F32 is not finite: nothing could be trained from it.
-  void read(const std::string& name, std::uint64_t first_byte, std::span<std::byte> out) const;
-  // XXH3-128 of the header and of a sample of the tensors' bytes, spread evenly. Throws kIo.
-  std::string fingerprint() const;
-
- private:
-  SafetensorsReader() = default;
-  std::string path_;
-  int descriptor_ = -1;
-  std::uint64_t data_begin_ = 0, file_bytes_ = 0;
-  headrace::tools::TensorsByName tensors_;
-};
+// Of --init: a file, or a folder with model.safetensors. Throws as SafetensorsFile.
+SafetensorsFile open_initial_weights(const std::string& path);
+// Throws kInvalidArgument unless the tensor is there with this dtype and shape, saying what is
+// there instead.
+void require(const SafetensorsFile& file, const std::string& name, const std::string& dtype,
+             const std::vector<std::int64_t>& shape);
 
 inline constexpr const char* kModelFile = "model.safetensors";
 

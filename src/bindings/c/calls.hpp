@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -100,6 +101,19 @@ void give_list(const List& list, To* buffer, std::size_t capacity, std::size_t& 
     refuse("the list has " + std::to_string(list.size()) + " entries, capacity is " +
            std::to_string(capacity) + ": it was cut; ask with capacity 0 for the count first");
   }
+}
+
+// The same for bytes.
+inline void give_bytes(std::span<const std::byte> bytes, void* buffer, std::size_t capacity,
+                       std::size_t& out_size_bytes) {
+  give_list(bytes, static_cast<std::byte*>(buffer), capacity, out_size_bytes,
+            [](std::byte byte) { return byte; });
+}
+// A caller's bytes; `data` may be null if there are none.
+inline std::span<const std::byte> bytes_in(const void* data, std::size_t size_bytes,
+                                           const char* name) {
+  if (size_bytes > 0) require(data, name);
+  return {static_cast<const std::byte*>(data), size_bytes};
 }
 
 // Throws the error that a host's function returned, unless it is HEADRACE_OK.

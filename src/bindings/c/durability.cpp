@@ -20,12 +20,9 @@ headrace_resumed resumed_in_c(const std::optional<Resumed>& resumed) {
   return c;
 }
 
-void give_trainer_state(const std::optional<Resumed>& resumed, void* buffer, std::size_t capacity,
-                        std::size_t& out_size_bytes) {
-  const std::span<const std::byte> state =
-      resumed ? std::span<const std::byte>(resumed->trainer_state) : std::span<const std::byte>();
-  give_list(state, static_cast<std::byte*>(buffer), capacity, out_size_bytes,
-            [](std::byte byte) { return byte; });
+std::span<const std::byte> trainer_state_of(const std::optional<Resumed>& resumed) {
+  if (!resumed) return {};
+  return resumed->trainer_state;
 }
 }  // namespace
 }  // namespace headrace::bindings
@@ -42,15 +39,13 @@ headrace_code headrace_engine_resumed_trainer_state(headrace_engine* engine, voi
                                                     headrace_error* error) {
   return guarded(error, [&] {
     auto& size_bytes = required(out_size_bytes, "out_size_bytes");
-    give_trainer_state(look(engine)->resumed(), buffer, capacity, size_bytes);
+    give_bytes(trainer_state_of(look(engine)->resumed()), buffer, capacity, size_bytes);
   });
 }
 headrace_code headrace_engine_set_trainer_state(headrace_engine* engine, const void* state,
                                                 size_t size_bytes, headrace_error* error) {
-  return guarded(error, [&] {
-    if (size_bytes > 0) require(state, "state");
-    run(engine)->set_trainer_state({static_cast<const std::byte*>(state), size_bytes});
-  });
+  return guarded(error,
+                 [&] { run(engine)->set_trainer_state(bytes_in(state, size_bytes, "state")); });
 }
 headrace_code headrace_engine_commit(headrace_engine* engine, headrace_error* error) {
   return guarded(error, [&] { run(engine)->commit(); });

@@ -3,7 +3,9 @@
 #pragma once
 #include <unistd.h>
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "bindings/c/call_gate.hpp"
 #include "bindings/c/handles.hpp"
@@ -16,6 +18,7 @@ struct EngineOfC {
   std::string settings_json;
   CallGate gate = {};
   pid_t owner = getpid();
+  std::vector<std::byte> loaded_trainer_state = {};
 };
 struct LeaseOfC {
   Gathered gathered;
@@ -43,6 +46,10 @@ class EngineCall {
   Engine* operator->() const noexcept { return &use_->engine; }
   Engine& operator*() const noexcept { return use_->engine; }
   const std::string& settings_json() const noexcept { return use_->settings_json; }
+  // For calls that run alone.
+  std::vector<std::byte>& loaded_trainer_state() const noexcept {
+    return use_->loaded_trainer_state;
+  }
 
  private:
   static EngineHandles::Use checked(headrace_engine* handle) {

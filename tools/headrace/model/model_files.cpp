@@ -8,17 +8,18 @@
 #include <span>
 
 #include "base/error_text.hpp"
+#include "checkpoint/safetensors_parse.hpp"
 #include "headrace/error.hpp"
 #include "model/blocks.hpp"
 #include "model/families.hpp"
 #include "model/model_text.hpp"
-#include "safetensors/header.hpp"
 #include "settings/locate.hpp"
 
 namespace headrace::tools {
 namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
+using namespace checkpoint;
 
 // Of a model: its bytes fit 63 bits, and its names memory. 60 layers of 384 experts, each of three
 // matrices and their scales, are 138,240 tensors.

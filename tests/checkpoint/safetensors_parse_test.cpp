@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors_header_test: headers of safetensors files, whoever wrote them.
-#include "safetensors/header.hpp"
+// safetensors_parse_test: headers of safetensors files, whoever wrote them.
+#include "checkpoint/safetensors_parse.hpp"
 
 #include <gtest/gtest.h>
 
 #include <ctime>
 
-namespace headrace::tools::safetensors_header_test {
+namespace headrace::checkpoint::safetensors_parse_test {
 namespace {
 // "": there is none.
 std::string fault_of(std::string_view header, std::uint64_t data_bytes,
@@ -20,7 +20,7 @@ std::string fault_of(std::string_view header, std::uint64_t data_bytes,
   return "";
 }
 
-TEST(SafetensorsHeader, NamesWhatIsWrong) {
+TEST(SafetensorsParse, NamesWhatIsWrong) {
   const auto refused = [](std::string_view header, std::uint64_t data_bytes, std::string_view why) {
     EXPECT_NE(fault_of(header, data_bytes).find(why), std::string::npos)
         << fault_of(header, data_bytes);
@@ -62,7 +62,7 @@ TEST(SafetensorsHeader, NamesWhatIsWrong) {
           1, "expected 1");
 }
 
-TEST(SafetensorsHeader, ShapesAreTakenWithoutOffsetsWhereThoseAreLeftOut) {
+TEST(SafetensorsParse, ShapesAreTakenWithoutOffsetsWhereThoseAreLeftOut) {
   const std::string_view header = R"({"__metadata__":{"dtype":7},"b":{"shape":[],"dtype":"F32"},)"
                                   R"("a":{"dtype":"F4","shape":[2,3],"data_offsets":["x"]}})";
   const TensorsByName tensors = parse_header(header, DataOffsets::kLeftOut);
@@ -75,14 +75,14 @@ TEST(SafetensorsHeader, ShapesAreTakenWithoutOffsetsWhereThoseAreLeftOut) {
             "'a' has no shape or no dtype");
 }
 
-TEST(SafetensorsHeader, WhatItDoesNotKnowInATensorIsPassedOver) {
+TEST(SafetensorsParse, WhatItDoesNotKnowInATensorIsPassedOver) {
   EXPECT_EQ(fault_of(R"({"a":{"x":{"dtype":1,"shape":[[]]},"dtype":"U8","y":[[1],{"shape":2}],)"
                      R"("shape":[1],"data_offsets":[0,1]}})",
                      1),
             "");
 }
 
-TEST(SafetensorsHeader, DeepNestingIsSurvived) {
+TEST(SafetensorsParse, DeepNestingIsSurvived) {
   std::string header = "{\"a\":";
   header.append(200'000, '[');
   EXPECT_EQ(fault_of(header, 0), "its header is no JSON object");
@@ -92,7 +92,7 @@ TEST(SafetensorsHeader, DeepNestingIsSurvived) {
 
 // Some 0.2 s each. A parser that looked through all tensors at the end of each took 287 s for half
 // as many.
-TEST(SafetensorsHeader, CostsTimeInProportionToItsBytes) {
+TEST(SafetensorsParse, CostsTimeInProportionToItsBytes) {
   const auto seconds_of = [](const std::string& header, std::uint64_t data_bytes) {
     const std::clock_t begin = std::clock();
     EXPECT_EQ(fault_of(header, data_bytes), "");
@@ -110,4 +110,4 @@ TEST(SafetensorsHeader, CostsTimeInProportionToItsBytes) {
   EXPECT_LT(seconds_of(nested + "}}", 0), 20);
 }
 }  // namespace
-}  // namespace headrace::tools::safetensors_header_test
+}  // namespace headrace::checkpoint::safetensors_parse_test

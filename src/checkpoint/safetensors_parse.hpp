@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.hpp: the header of a safetensors file, parsed and checked.
+// safetensors_parse.hpp: the header of a safetensors file, parsed and checked.
 //
 // The format: 8 bytes little-endian header length, a JSON object {"name": {"dtype", "shape",
 // "data_offsets"}}, then the bytes of all tensors without gaps. A file to read is untrusted: what
@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace headrace::tools {
+namespace headrace::checkpoint {
 struct TensorEntry {
   std::string name;
   std::string dtype;  // "BF16", "F32", ...
@@ -51,4 +51,4 @@ void check_data(const TensorsByName& tensors, std::uint64_t data_bytes);
 std::uint64_t bytes_of(const TensorEntry& entry);
 // Bytes per element, 0 for a name that is not one.
 std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept;
-}  // namespace headrace::tools
+}  // namespace headrace::checkpoint

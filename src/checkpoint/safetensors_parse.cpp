@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "safetensors/header.hpp"
+#include "checkpoint/safetensors_parse.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-namespace headrace::tools {
+namespace headrace::checkpoint {
 namespace {
 using Json = nlohmann::json;
 
@@ -237,4 +237,4 @@ std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept {
     return 1;
   return 0;
 }
-}  // namespace headrace::tools
+}  // namespace headrace::checkpoint

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// load_weights.cpp: load_weights(): another program's model, its files and their dtypes.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/load_together.hpp"
+#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/some_of.hpp"
+#include "headrace/checkpoint.hpp"
+#include "headrace/error.hpp"
+#include "kernels/number_formats.hpp"
+
+namespace headrace {
+namespace {
+using namespace checkpoint;
+using nlohmann::json;
+constexpr const char* kCall = "load_weights";
+constexpr const char* kModel = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kHelp = "Fetch or write the model again.";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& cause,
+                         const std::string& help) {
+  throw Error(Code::kInvalidArgument,
+              std::string(kCall) + " of " + path + ": " + cause + "; nothing was changed. " + help);
+}
+
+// The tensors of a model, and the file of each.
+class Tensors {
+ public:
+  explicit Tensors(const std::string& path) : path_(path) {
+    namespace fs = std::filesystem;
+    std::error_code ignored;
+    if (!fs::is_directory(path, ignored)) {
+      add_all(path);
+    } else if (fs::exists(path + "/" + kIndex, ignored)) {
+      add_indexed();
+    } else {
+      add_all(path + "/" + kModel);
+    }
+  }
+
+  // Throws unless it is there with this shape, in a dtype that a weight can have.
+  void require(const std::string& name, const std::string& of,
+               const std::vector<std::int64_t>& shape) const {
+    const auto found = file_of_.find(name);
+    if (found == file_of_.end()) {
+      refuse(path_, "it has no tensor '" + name + "', which " + of + " needs",
+             "Load the model that was registered, or map the names (tensor_name).");
+    }
+    const TensorEntry& entry = entry_of(name);
+    if (entry.shape != shape) {
+      refuse(path_,
+             "'" + name + "' is " + shape_text(entry.dtype, entry.shape) + ", but " + of +
+                 " has the shape " + json(shape).dump(),
+             "Register the shapes of this model.");
+    }
+    if (!dtypes().contains(entry.dtype)) {
+      refuse(path_, "'" + name + "' has the dtype " + entry.dtype + ", not F32, BF16 or F16",
+             "Convert the model to one of these.");
+    }
+  }
+  void refuse_unused(const std::set<std::string>& used) const {
+    std::set<std::string> unused;
+    for (const auto& [name, file] : file_of_)
+      if (!used.contains(name)) unused.insert(name);
+    if (unused.empty()) return;
+    refuse(path_, "no parameter takes its " + some_of(unused),
+           "Register them, or set WeightOptions::allow_unused to leave them out.");
+  }
+
+  // Elements from `first` on, converted to `to`.
+  void read(const std::string& name, std::uint64_t first, DType to, std::span<std::byte> out) {
+    const std::string& dtype = entry_of(name).dtype;
+    const DType from = dtypes().at(dtype);
+    const std::uint64_t elements = out.size() / size_bytes(to);
+    const auto stored = from == to ? out : raw(elements * size_bytes(from));
+    files_[file_of_.at(name)].read(name, first * size_bytes(from), stored);
+    if (from == to) return;
+    convert(from, stored, to, out);
+    const std::string fault = non_finite_text(name_of(to), out, first * size_bytes(to));
+    if (fault.empty()) return;
+    throw Error(Code::kInvalidArgument, std::string(kCall) + " of " + path_ + ": '" + name +
+                                            "' is " + dtype + ", and does not fit into " +
+                                            name_of(to) + ": " + fault +
+                                            " there. Register it as BF16 or F32.");
+  }
+
+ private:
+  static const std::map<std::string, DType>& dtypes() {
+    static const std::map<std::string, DType> all = {
+        {"F32", DType::kF32}, {"BF16", DType::kBf16}, {"F16", DType::kF16}};
+    return all;
+  }
+  static float widened(DType dtype, const std::byte* from) {
+    float value = 0;
+    std::uint16_t word = 0;
+    if (dtype == DType::kF32) {
+      std::memcpy(&value, from, sizeof value);
+      return value;
+    }
+    std::memcpy(&word, from, sizeof word);
+    return dtype == DType::kBf16 ? kernels::bf16_to_f32(word) : kernels::f16_to_f32(word);
+  }
+  static void put(float value, DType dtype, std::byte* to) {
+    if (dtype == DType::kF32) {
+      std::memcpy(to, &value, sizeof value);
+      return;
+    }
+    const std::uint16_t word = dtype == DType::kBf16
+                                   ? kernels::f32_to_bf16(value)
+                                   : kernels::canonical_to_f16(kernels::canonical(value));
+    std::memcpy(to, &word, sizeof word);
+  }
+  static void convert(DType from, std::span<const std::byte> in, DType to,
+                      std::span<std::byte> out) {
+    const std::size_t step = size_bytes(from), width = size_bytes(to);
+    for (std::size_t i = 0; i < out.size() / width; ++i)
+      put(widened(from, in.data() + i * step), to, out.data() + i * width);
+  }
+
+  std::span<std::byte> raw(std::uint64_t bytes) {
+    if (raw_.size() < bytes) raw_.resize(bytes);
+    return std::span(raw_).first(bytes);
+  }
+  const TensorEntry& entry_of(const std::string& name) const {
+    return files_[file_of_.at(name)].tensors().at(name);
+  }
+  void add_all(const std::string& file) {
+    files_.push_back(SafetensorsFile::open(file, kHelp));
+    for (const auto& [name, entry] : files_.back().tensors()) file_of_[name] = 0;
+  }
+  void add_indexed();
+  void add(const std::string& name, const std::string& file);
+
+  const std::string path_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::uint32_t> file_of_, index_of_;  // by tensor, by name of a file
+  std::vector<std::byte> raw_;
+};
+
+void Tensors::add_indexed() {
+  const File file = File::open(path_ + "/" + kIndex);
+  const json index = json::parse(text_in(file), nullptr, false);
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  if (map == index.end() || !map->is_object())
+    refuse(path_, std::string(kIndex) + " has no object weight_map", kHelp);
+  for (const auto& [name, value] : map->items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    if (text.empty() || text.find('/') != std::string::npos || text == "." || text == "..")
+      refuse(path_, std::string(kIndex) + " names no file of this folder for '" + name + "'",
+             kHelp);
+    add(name, text);
+  }
+}
+
+void Tensors::add(const std::string& name, const std::string& file) {
+  const auto [at, is_new] = index_of_.try_emplace(file, static_cast<std::uint32_t>(files_.size()));
+  if (is_new) files_.push_back(SafetensorsFile::open(path_ + "/" + file, kHelp));
+  if (!files_[at->second].tensors().contains(name))
+    refuse(path_, file + " has no tensor '" + name + "', which " + kIndex + " places there", kHelp);
+  file_of_[name] = at->second;
+}
+
+class Weights {
+ public:
+  Weights(Engine& engine, const std::string& path, const WeightOptions& options)
+      : engine_(engine), path_(path), options_(options) {}
+
+  NewValues prepare() {
+    tensors_.emplace(path_);
+    std::set<std::string> used;
+    for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
+      const std::string& full = engine_.full_name({i});
+      names_.push_back(options_.tensor_name ? options_.tensor_name(full) : full);
+      used.insert(names_.back());
+      tensors_->require(names_.back(), "parameter '" + full + "'", engine_.spec({i}).shape);
+    }
+    if (!options_.allow_unused) tensors_->refuse_unused(used);
+    return {[this](const engine::ValueRange& range, std::span<std::byte> values) {
+              read(range, values);
+            },
+            std::vector<std::uint64_t>(names_.size())};
+  }
+
+ private:
+  void read(const engine::ValueRange& range, std::span<std::byte> values) {
+    if (range.content == Content::kExpAvg || range.content == Content::kExpAvgSq) {
+      std::ranges::fill(values, std::byte{0});
+      return;
+    }
+    const DType dtype =
+        range.content == Content::kWeight ? engine_.spec(range.id).dtype : DType::kF32;
+    tensors_->read(names_[range.id.index], range.first_byte / size_bytes(dtype), dtype, values);
+  }
+
+  Engine& engine_;
+  const std::string path_;
+  const WeightOptions& options_;
+  std::optional<Tensors> tensors_;
+  std::vector<std::string> names_;  // by parameter: of its tensor
+};
+}  // namespace
+
+void load_weights(Engine& engine, const std::string& path, const WeightOptions& options) {
+  Weights weights(engine, path, options);
+  load_together(engine, ranks::RankCall::Kind::kLoadWeights, kCall, path,
+                [&](const engine::Running&) { return weights.prepare(); });
+}
+}  // namespace headrace
