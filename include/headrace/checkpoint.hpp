@@ -117,7 +117,7 @@ struct WeightOptions {
 // Threads: as for Engine::load(). Durable: as for load_checkpoint().
 // Throws   before any change: kNotFound or kIo for a file that cannot be opened, kInvalidArgument
 //          naming the fault of a file, or the parameter or tensor that is missing, unused, or of
-//          another shape or kind; kWrongState as load_checkpoint(). Later: kInvalidArgument naming a
+//          another shape or kind; kWrongState as load_checkpoint(). Later: kInvalidArgument for a
 //          value that is not finite or does not fit into the parameter's dtype, kIo. Then no group
 //          has complete values, on any rank. Repeat the call.
 void load_weights(Engine& engine, const std::string& path, const WeightOptions& options = {});

@@ -24,8 +24,9 @@ void fill(std::span<std::uint16_t> values) {
     value = static_cast<std::uint16_t>(((state & 1) << 15) | 0x3a00 | ((state >> 8) & 0xff));
   }
 }
+}  // namespace
 
-void add_groups(Engine& engine, std::uint64_t parameters) {
+void add_transformer_groups(Engine& engine, std::uint64_t parameters) {
   std::uint64_t left = parameters;
   for (int block = 0; left >= kBlockParameters; left -= kBlockParameters) {
     engine.add_group("h." + std::to_string(block++),
@@ -38,12 +39,11 @@ void add_groups(Engine& engine, std::uint64_t parameters) {
     engine.add_group("rest", {{"weight", DType::kBf16, {static_cast<std::int64_t>(left)}}});
   }
 }
-}  // namespace
 
 TrainedModel::TrainedModel(const Settings& settings, std::uint64_t parameters,
                            const engine::EngineParts& parts)
     : engine_(engine::engine_with_parts(settings, EngineOptions{}, parts)), watched_(engine_) {
-  add_groups(engine_, parameters);
+  add_transformer_groups(engine_, parameters);
   engine_.freeze();
   std::uint64_t largest = 0;
   for (std::uint32_t p = 0; p < engine_.parameter_count(); ++p) {

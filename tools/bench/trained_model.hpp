@@ -18,6 +18,9 @@ struct StepCost {
   std::uint64_t read_bytes = 0, written_bytes = 0;
 };
 
+// Groups of four bf16 matrices, 12.6 million parameters each; the last one has the rest.
+void add_transformer_groups(Engine& engine, std::uint64_t parameters);
+
 class TrainedModel {
  public:
   // Plans, allocates and loads.
@@ -26,6 +29,7 @@ class TrainedModel {
   // Gives every parameter a gradient, then measures one step.
   StepCost step();
   const Engine& engine() const { return engine_; }
+  Engine& engine() { return engine_; }
   void close() { engine_.close(); }
 
  private:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+# Runs checkpoint_bench on a tiny model: its report, and that it leaves nothing behind.
+file(REMOVE_RECURSE ${FOLDER})
+file(MAKE_DIRECTORY ${FOLDER}/drive ${FOLDER}/other)
+set(tiny --parameters 300000 --rounds 2 --nvme ${FOLDER}/drive)
+
+# run(EXPECTED_CODE words...): sets `output` and `errors`.
+macro(run expected)
+  execute_process(COMMAND ${PROGRAM} ${ARGN}
+    RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+  if(NOT code STREQUAL ${expected})
+    message(FATAL_ERROR "${ARGN}: ended with ${code}, not ${expected}\n${output}\n${errors}")
+  endif()
+  file(GLOB_RECURSE left ${FOLDER}/drive/*.swap ${FOLDER}/*.safetensors)
+  if(left)
+    message(FATAL_ERROR "${ARGN}: left ${left}")
+  endif()
+endmacro()
+
+run(0 ${tiny} --json ${FOLDER}/report.json)
+if(NOT output MATCHES "peak resident memory: [0-9]")
+  message(FATAL_ERROR "no peak in:\n${output}")
+endif()
+file(READ ${FOLDER}/report.json report)
+string(JSON rounds LENGTH "${report}" rounds)
+string(JSON saved GET "${report}" bytes saved)
+string(JSON share GET "${report}" summary save_of_bound median)
+math(EXPR least "300000 * 14")
+if(NOT rounds EQUAL 2 OR saved LESS least)
+  message(FATAL_ERROR "${rounds} rounds, ${saved} bytes in:\n${report}")
+endif()
+run(0 ${tiny} --to ${FOLDER}/other --json -)
+string(JSON share GET "${output}" summary load_of_bound median)
+run(2 ${tiny} --to ${FOLDER}/nowhere)
+if(NOT errors MATCHES "nowhere")
+  message(FATAL_ERROR "${errors}")
+endif()
+run(2 --rounds 0)
