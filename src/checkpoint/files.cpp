@@ -27,11 +27,11 @@ namespace fs = std::filesystem;
       what + ": " + base::errno_text(error) + "; " + follows + "; " + swap::what_helps(error),
       error);
 }
+[[noreturn]] void fail(const Caller& caller, const std::string& what, int error) {
+  fail(std::string(caller.call) + ": " + what, error, caller.follows);
+}
 constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{16} << 20;
-constexpr const char* kSave = "save_checkpoint";
-constexpr const char* kLoad = "load_checkpoint";
-constexpr const char* kNotSaved = "no checkpoint was made, the engine is unchanged";
-constexpr const char* kNotRead = "the checkpoint could not be read";
+constexpr Caller kLoading{"load_checkpoint", "the checkpoint could not be read"};
 
 base::UniqueFd open_folder(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -52,23 +52,22 @@ bool lock(int folder) {
 }
 }  // namespace
 
-File File::create(const std::string& path, std::uint64_t size_bytes) {
+File File::create(const std::string& path, std::uint64_t size_bytes, const Caller& caller) {
   base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!fd) fail("save_checkpoint: cannot create " + path, errno, kNotSaved);
+  if (!fd) fail(caller, "cannot create " + path, errno);
   swap::check_file_size_limit(path, size_bytes, "no checkpoint was made");
   const auto size = static_cast<off_t>(size_bytes);
   // A full disk is found here, where the file system can reserve.
   if (size > 0 && ::fallocate(fd.get(), 0, 0, size) != 0 &&
       (errno != EOPNOTSUPP || ::ftruncate(fd.get(), size) != 0))
-    fail("save_checkpoint: cannot reserve " + base::format_bytes(size_bytes) + " in " + path, errno,
-         kNotSaved);
-  return {kSave, path, std::move(fd)};
+    fail(caller, "cannot reserve " + base::format_bytes(size_bytes) + " in " + path, errno);
+  return {caller, path, std::move(fd)};
 }
 
 File File::open_to_write(const std::string& path) {
   base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd) fail("save_checkpoint: cannot open " + path, errno, kNotSaved);
-  return {kSave, path, std::move(fd)};
+  if (!fd) fail(kSaving, "cannot open " + path, errno);
+  return {kSaving, path, std::move(fd)};
 }
 
 File File::open(const std::string& path) {
@@ -80,13 +79,12 @@ File File::open(const std::string& path) {
                     "folder that save_checkpoint() has made.",
                 ENOENT);
   }
-  if (!fd) fail("load_checkpoint: cannot open " + path, errno, kNotRead);
-  return {kLoad, path, std::move(fd)};
+  if (!fd) fail(kLoading, "cannot open " + path, errno);
+  return {kLoading, path, std::move(fd)};
 }
 
 void File::refuse(const char* what, int error) const {
-  fail(std::string(call_) + ": cannot " + what + " " + path_, error,
-       call_ == kSave ? kNotSaved : kNotRead);
+  fail(caller_, std::string("cannot ") + what + " " + path_, error);
 }
 
 void File::write(std::span<const std::byte> bytes, std::uint64_t at) {
@@ -102,7 +100,7 @@ void File::read(std::span<std::byte> bytes, std::uint64_t at) const {
   const base::Moved moved = base::read_at(fd_.get(), at, bytes);
   if (moved.error != 0) refuse("read", moved.error);
   if (moved.size_bytes == bytes.size()) return;
-  throw Error(Code::kCorrupt, std::string(call_) + ": " + path_ + " ends at byte " +
+  throw Error(Code::kCorrupt, std::string(caller_.call) + ": " + path_ + " ends at byte " +
                                   std::to_string(at + moved.size_bytes) +
                                   ", before its last tensor; load another checkpoint");
 }
@@ -123,8 +121,8 @@ std::string text_in(const File& file) {
   return text;
 }
 
-void write_file(const std::string& path, std::span<const std::byte> bytes) {
-  File file = File::create(path, bytes.size());
+void write_file(const std::string& path, std::span<const std::byte> bytes, const Caller& caller) {
+  File file = File::create(path, bytes.size(), caller);
   file.write(bytes, 0);
   file.sync();
 }
@@ -148,25 +146,29 @@ bool is_being_saved(const std::string& temporary) {
   return folder && ::flock(folder.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-NewFolder::NewFolder(const std::string& directory)
-    : directory_(without_slashes(directory)), path_(temporary_of(directory)) {
+NewFolder::NewFolder(const std::string& directory, const Caller& caller)
+    : caller_(caller), directory_(without_slashes(directory)), path_(temporary_of(directory)) {
+  const std::string call = std::string(caller.call) + ": ";
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(directory_, ignored))) {
-    throw Error(Code::kInvalidArgument, "save_checkpoint: " + directory_ +
-                                            " exists; nothing was written. Name a new folder.");
+    throw Error(Code::kInvalidArgument,
+                call + directory_ + " exists; nothing was written. Name a new folder.");
   }
   // A lock that nobody holds: its save is dead.
   if (const base::UniqueFd old = open_folder(path_); old) {
     if (!lock(old.get())) {
-      throw Error(Code::kWrongState, "save_checkpoint: another save is writing " + path_ +
+      throw Error(Code::kWrongState, call + "another save is writing " + path_ +
                                          "; nothing was written. Name another folder.");
     }
     fs::remove_all(path_, ignored);
   }
-  if (::mkdir(path_.c_str(), 0777) != 0)
-    fail("save_checkpoint: cannot create " + path_, errno, kNotSaved);
+  if (::mkdir(path_.c_str(), 0777) != 0) refuse("create " + path_, errno);
   fd_ = open_folder(path_);
-  if (!fd_ || !lock(fd_.get())) fail("save_checkpoint: cannot lock " + path_, errno, kNotSaved);
+  if (!fd_ || !lock(fd_.get())) refuse("lock " + path_, errno);
+}
+
+void NewFolder::refuse(const std::string& what, int error) const {
+  fail(caller_, "cannot " + what, error);
 }
 
 NewFolder::~NewFolder() {
@@ -176,12 +178,12 @@ NewFolder::~NewFolder() {
 }
 
 void NewFolder::finish() {
-  if (::fsync(fd_.get()) != 0) fail("save_checkpoint: cannot sync " + path_, errno, kNotSaved);
+  if (::fsync(fd_.get()) != 0) refuse("sync " + path_, errno);
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, directory_.c_str(), RENAME_NOREPLACE) != 0)
-    fail("save_checkpoint: cannot rename " + path_ + " to " + directory_, errno, kNotSaved);
+    refuse("rename " + path_ + " to " + directory_, errno);
   finished_ = true;
   if (const int error = sync_folder(above(directory_)); error != 0) {
-    fail("save_checkpoint: cannot sync the folder above " + directory_, error,
+    fail(std::string(caller_.call) + ": cannot sync the folder above " + directory_, error,
          "the checkpoint is there, but a power failure may lose it");
   }
 }

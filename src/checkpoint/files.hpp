@@ -9,10 +9,19 @@
 #include "base/unique_fd.hpp"
 
 namespace headrace::checkpoint {
+// Named in errors: the call, and what follows for its user.
+struct Caller {
+  const char* call;
+  const char* follows;
+};
+inline constexpr Caller kSaving{"save_checkpoint",
+                                "no checkpoint was made, the engine is unchanged"};
+
 // Threads: one at a time. Every error names the path and what helps.
 class File {
  public:
-  static File create(const std::string& path, std::uint64_t size_bytes = 0);
+  static File create(const std::string& path, std::uint64_t size_bytes = 0,
+                     const Caller& caller = kSaving);
   static File open(const std::string& path);  // kNotFound if it is not there
   // One that another rank has created.
   static File open_to_write(const std::string& path);
@@ -25,17 +34,18 @@ class File {
   const std::string& path() const noexcept { return path_; }
 
  private:
-  File(const char* call, std::string path, base::UniqueFd fd)
-      : call_(call), path_(std::move(path)), fd_(std::move(fd)) {}
+  File(const Caller& caller, std::string path, base::UniqueFd fd)
+      : caller_(caller), path_(std::move(path)), fd_(std::move(fd)) {}
   [[noreturn]] void refuse(const char* what, int error) const;
-  const char* call_;  // named in errors
+  Caller caller_;
   std::string path_;
   base::UniqueFd fd_;
   std::uint64_t waiting_bytes_ = 0;  // written, and not on their way to the drive
 };
 std::string text_in(const File& file);
 // A new file with these bytes, synced.
-void write_file(const std::string& path, std::span<const std::byte> bytes);
+void write_file(const std::string& path, std::span<const std::byte> bytes,
+                const Caller& caller = kSaving);
 // Syncs a folder: its names are on the drive then. Returns an errno, or 0.
 int sync_folder(const std::string& path);
 
@@ -56,7 +66,7 @@ bool is_being_saved(const std::string& temporary);
 // it was finished.
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& directory);
+  explicit NewFolder(const std::string& directory, const Caller& caller = kSaving);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
@@ -64,6 +74,8 @@ class NewFolder {
   void finish();
 
  private:
+  [[noreturn]] void refuse(const std::string& what, int error) const;
+  Caller caller_;
   std::string directory_, path_;
   base::UniqueFd fd_;
   bool finished_ = false;

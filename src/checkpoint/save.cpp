@@ -26,6 +26,7 @@
 #include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/written_files.hpp"
 #include "engine/engine_core.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
@@ -85,11 +86,8 @@ class Save {
       : running_(engine::core_of(engine).ready(kSaveCall)),
         options_(options),
         directory_(directory),
-        manifest_(manifest_of(engine, options)),
-        layout_(layout_of(manifest_, directory)),
-        meeting_(running_.ranks, kSaveCall) {
-    for (const PlacedTensor& tensor : layout_.tensors) sums_.emplace_back(tensor.size_bytes);
-  }
+        files_(manifest_of(engine, options), directory),
+        meeting_(running_.ranks, kSaveCall) {}
 
   void run() {
     try {
@@ -110,11 +108,9 @@ class Save {
   std::uint32_t rank() const { return running_.partition.rank; }
   std::string path_of(const std::string& file) const { return folder_path_ + "/" + file; }
   void make_folder();
-  void create_files();
   void find_folder(std::uint64_t token);
   void write_values();
   void write_other_values();
-  void write(std::uint32_t tensor, std::uint64_t at, std::span<const std::byte> bytes);
   void sum_shared_chunks();
   void leave_sums();
   void take_sums(std::uint32_t rank);
@@ -123,22 +119,19 @@ class Save {
   engine::Running& running_;
   const SaveOptions& options_;
   const std::string directory_;
-  Manifest manifest_;
-  const Layout layout_;
+  WrittenFiles files_;
   ranks::Meeting<Words> meeting_;
   std::optional<NewFolder> folder_;  // of rank 0
   std::string folder_path_;
   std::uint64_t token_ = 0;
-  std::vector<File> files_;
-  std::vector<ChunkSums> sums_;  // by tensor
 };
 
 void Save::make_folder() {
-  Words words{0, hash_of(layout_)};
+  Words words{0, hash_of(files_.layout())};
   folder_path_ = temporary_of(directory_);
   if (rank() == 0) {
     folder_.emplace(directory_);
-    create_files();
+    files_.create(folder_path_);
     words.token = token_ = std::random_device()();
     if (running_.partition.world_size > 1) File::create(path_of(name_of_token(token_)));
   }
@@ -153,13 +146,6 @@ void Save::make_folder() {
   meeting_.meet({});
 }
 
-void Save::create_files() {
-  for (const PlacedFile& file : layout_.files) {
-    files_.push_back(File::create(path_of(file.name), file.size_bytes));
-    files_.back().write(std::as_bytes(std::span(file.header)), 0);
-  }
-}
-
 void Save::find_folder(std::uint64_t token) {
   if (!std::filesystem::exists(path_of(name_of_token(token)))) {
     throw Error(Code::kUnsupported,
@@ -168,36 +154,21 @@ void Save::find_folder(std::uint64_t token) {
                     ", or is another folder; no checkpoint was made. Name a folder in a file "
                     "system that all ranks share.");
   }
-  for (const PlacedFile& file : layout_.files)
-    files_.push_back(File::open_to_write(path_of(file.name)));
-}
-
-void Save::write(std::uint32_t tensor, std::uint64_t at, std::span<const std::byte> bytes) {
-  const PlacedTensor& placed = layout_.tensors[tensor];
-  files_[placed.file].write(bytes, placed.at + at);
-  sums_[tensor].add(at, bytes);
+  files_.open(folder_path_);
 }
 
 void Save::write_values() {
   running_.all_values->store(
       kSaveCall, [&](const engine::ValueRange& range, std::span<const std::byte> values) {
-        write(layout_.tensor_of(range.id.index, range.content), range.first_byte, values);
+        files_.write(files_.layout().tensor_of(range.id.index, range.content), range.first_byte,
+                     values);
       });
   if (rank() == 0) write_other_values();
-  for (File& file : files_) file.sync();
+  files_.sync();
 }
 
 void Save::write_other_values() {
-  for (std::uint32_t t = 0; t < layout_.tensors.size(); ++t) {
-    const PlacedTensor& tensor = layout_.tensors[t];
-    if (tensor.kept) continue;
-    const std::uint64_t step = manifest_.parameters[tensor.parameter].step;
-    write(t, 0, std::as_bytes(std::span(&step, 1)));
-  }
-  for (const bool weights : {true, false}) {
-    const std::string index = index_of(manifest_, layout_, weights);
-    if (!index.empty()) write_file(path_of(index_name(weights)), std::as_bytes(std::span(index)));
-  }
+  files_.write_steps_and_indexes();
   if (!options_.trainer_state.empty())
     write_file(path_of(kTrainerStateName), options_.trainer_state);
 }
@@ -205,15 +176,16 @@ void Save::write_other_values() {
 // Of a chunk that begins in this rank's shard and ends in another's.
 void Save::sum_shared_chunks() {
   std::vector<std::byte> chunk;
-  for (std::uint32_t t = 0; t < sums_.size(); ++t) {
-    const auto [first, end] = sums_[t].begun();
+  std::vector<ChunkSums>& sums = files_.sums();
+  for (std::uint32_t t = 0; t < sums.size(); ++t) {
+    const auto [first, end] = sums[t].begun();
     for (std::uint64_t c = first; c < end; ++c) {
-      std::string& checksum = sums_[t].checksums()[c];
+      std::string& checksum = sums[t].checksums()[c];
       if (!checksum.empty()) continue;
-      const PlacedTensor& tensor = layout_.tensors[t];
+      const PlacedTensor& tensor = files_.layout().tensors[t];
       chunk.resize(chunk_bytes_of(tensor.size_bytes, c));
       // Opened anew: what another host has written is seen from then on.
-      File::open_to_write(files_[tensor.file].path()).read(chunk, tensor.at + c * kChunkBytes);
+      File::open_to_write(files_.path(tensor.file)).read(chunk, tensor.at + c * kChunkBytes);
       checksum = checksum_of(std::span<const std::byte>(chunk));
     }
   }
@@ -224,10 +196,11 @@ std::string name_of_sums(std::uint32_t rank) { return "checksums." + std::to_str
 
 void Save::leave_sums() {
   nlohmann::json all = nlohmann::json::array();
-  for (std::uint32_t t = 0; t < sums_.size(); ++t) {
-    const auto [first, end] = sums_[t].begun();
+  std::vector<ChunkSums>& sums = files_.sums();
+  for (std::uint32_t t = 0; t < sums.size(); ++t) {
+    const auto [first, end] = sums[t].begun();
     std::string digits;
-    for (std::uint64_t c = first; c < end; ++c) digits += sums_[t].checksums()[c];
+    for (std::uint64_t c = first; c < end; ++c) digits += sums[t].checksums()[c];
     if (!digits.empty()) all.push_back({t, first, digits});
   }
   const std::string text = all.dump();
@@ -238,7 +211,7 @@ void Save::take_sums(std::uint32_t rank) {
   const std::string path = path_of(name_of_sums(rank));
   const auto all = nlohmann::json::parse(text_in(File::open(path)));
   for (const auto& one : all) {
-    std::vector<std::string>& checksums = sums_[one[0].get<std::size_t>()].checksums();
+    std::vector<std::string>& checksums = files_.sums()[one[0].get<std::size_t>()].checksums();
     const auto digits = one[2].get<std::string>();
     std::uint64_t chunk = one[1].get<std::uint64_t>();
     for (std::size_t at = 0; at < digits.size(); at += kChecksumDigits)
@@ -251,12 +224,7 @@ void Save::finish() {
   if (rank() != 0) return;
   for (std::uint32_t r = 1; r < running_.partition.world_size; ++r) take_sums(r);
   std::filesystem::remove(path_of(name_of_token(token_)));
-  for (std::uint32_t t = 0; t < sums_.size(); ++t)
-    saved_tensor(manifest_, layout_, t).checksums = std::move(sums_[t].checksums());
-  for (std::uint32_t f = 0; f < layout_.files.size(); ++f)
-    saved_file(manifest_, f).header_checksum = checksum_of(layout_.files[f].header);
-  const std::string text = text_of(manifest_);
-  write_file(path_of(kManifestName), std::as_bytes(std::span(text)));
+  files_.write_manifest();
   folder_->finish();
   if (options_.latest) name_latest(directory_);
 }
