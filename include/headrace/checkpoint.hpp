@@ -47,10 +47,12 @@ struct SaveOptions {
 // first. The folder never exists in part: the call writes and syncs the files in "<directory>.tmp",
 // and then renames that folder. If a save is interrupted, the next save to the same name removes
 // the files in "<directory>.tmp".
-// Memory:  the update slots of the plan. Beyond them, the call holds only names, and 33 bytes for
-//          each MiB saved.
-// Cost:    reads every tile once, and writes every value once. While one tile is written to the
-//          files, the next ones are read. The space is reserved first, where the file system can.
+// Memory:  the update slots of the plan, 8 MiB for bytes on their way to the files, names, and 33
+//          bytes for each MiB saved.
+// Cost:    reads every tile once, and writes every value once, by two threads that end with the
+//          call. While one tile is written to the files, the next ones are read. The page cache is
+//          left alone, where the file system can do that. The space is reserved first, where it
+//          can.
 // Ranks:   collective: every rank makes the call, and writes its own shards into the same files. So
 //          `directory` must be in a file system that all ranks share.
 // Threads: as for Engine::store(). The engine is not changed, and can go on training after any
@@ -73,7 +75,7 @@ struct LoadedCheckpoint {
 // With several ranks, every rank makes this call and reads its own shard, whatever the world size
 // is.
 //   directory  a checkpoint, or a folder whose file `latest` names one
-// Memory:  the update slots of the plan, and a buffer of 4 MiB.
+// Memory:  the update slots of the plan, and 13 MiB for what two threads read ahead.
 // Cost:    into an engine without values, reads every value once and writes every tile once. An
 //          engine that has values keeps them until all checksums are compared: that reads every
 //          file once more, with several ranks each a part of it.

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 [[noreturn]] void fail(const Caller& caller, const std::string& what, int error) {
   fail(std::string(caller.call) + ": " + what, error, caller.follows);
 }
-constexpr std::uint64_t kWriteBehindBytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t kLeastDirectBytes = std::uint64_t{1} << 20;
 constexpr Caller kLoading{"load_checkpoint", "the checkpoint could not be read"};
 
 base::UniqueFd open_folder(const std::string& path) {
@@ -52,6 +52,12 @@ bool lock(int folder) {
 }
 }  // namespace
 
+File::File(const Caller& caller, std::string path, base::UniqueFd fd, int mode)
+    : caller_(caller), path_(std::move(path)), fd_(std::move(fd)) {
+  if (size_bytes() < kLeastDirectBytes) return;
+  direct_ = base::UniqueFd(::open(path_.c_str(), mode | O_DIRECT | O_CLOEXEC));
+}
+
 File File::create(const std::string& path, std::uint64_t size_bytes, const Caller& caller) {
   base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) fail(caller, "cannot create " + path, errno);
@@ -61,13 +67,13 @@ File File::create(const std::string& path, std::uint64_t size_bytes, const Calle
   if (size > 0 && ::fallocate(fd.get(), 0, 0, size) != 0 &&
       (errno != EOPNOTSUPP || ::ftruncate(fd.get(), size) != 0))
     fail(caller, "cannot reserve " + base::format_bytes(size_bytes) + " in " + path, errno);
-  return {caller, path, std::move(fd)};
+  return {caller, path, std::move(fd), O_RDWR};
 }
 
 File File::open_to_write(const std::string& path) {
   base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd) fail(kSaving, "cannot open " + path, errno);
-  return {kSaving, path, std::move(fd)};
+  return {kSaving, path, std::move(fd), O_RDWR};
 }
 
 File File::open(const std::string& path) {
@@ -80,7 +86,7 @@ File File::open(const std::string& path) {
                 ENOENT);
   }
   if (!fd) fail(kLoading, "cannot open " + path, errno);
-  return {kLoading, path, std::move(fd)};
+  return {kLoading, path, std::move(fd), O_RDONLY};
 }
 
 void File::refuse(const char* what, int error) const {
@@ -90,10 +96,39 @@ void File::refuse(const char* what, int error) const {
 void File::write(std::span<const std::byte> bytes, std::uint64_t at) {
   const base::Moved moved = base::write_at(fd_.get(), at, bytes);
   if (moved.error != 0) refuse("write", moved.error);
-  waiting_bytes_ += bytes.size();
-  if (waiting_bytes_ < kWriteBehindBytes) return;
-  waiting_bytes_ = 0;
-  (void)::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);  // sync() reports errors
+}
+
+void File::write_around_cache(std::span<const std::byte> bytes, std::uint64_t at) {
+  const std::uint64_t end = at + bytes.size();
+  const std::uint64_t first_page = base::align_up(at, base::kIoAlignment),
+                      end_page = base::align_down(end, base::kIoAlignment);
+  if (!direct_ || first_page >= end_page) {
+    write(bytes, at);
+    (void)::sync_file_range(fd_.get(), static_cast<off_t>(at), static_cast<off_t>(bytes.size()),
+                            SYNC_FILE_RANGE_WRITE);  // sync() reports errors
+    return;
+  }
+  const auto pages = bytes.subspan(first_page - at, end_page - first_page);
+  const base::Moved moved = base::write_at(direct_.get(), first_page, pages);
+  if (moved.error == EINVAL) return write(bytes, at);  // such pages cannot go around it after all
+  if (moved.error != 0) refuse("write", moved.error);
+  if (at < first_page) write(bytes.first(first_page - at), at);
+  if (end_page < end) write(bytes.last(end - end_page), end_page);
+}
+
+std::span<const std::byte> File::read_around_cache(std::uint64_t at, std::uint64_t size_bytes,
+                                                   std::byte* memory) const {
+  const std::uint64_t first_page = base::align_down(at, base::kIoAlignment);
+  const std::uint64_t before = at - first_page;
+  if (direct_) {
+    const std::uint64_t end_page = base::align_up(at + size_bytes, base::kIoAlignment);
+    const base::Moved moved =
+        base::read_at(direct_.get(), first_page, {memory, end_page - first_page});
+    // Fewer bytes, or an error behind them: the file ends within its last page.
+    if (moved.size_bytes >= before + size_bytes) return {memory + before, size_bytes};
+  }
+  read({memory, size_bytes}, at);
+  return {memory, size_bytes};
 }
 
 void File::read(std::span<std::byte> bytes, std::uint64_t at) const {

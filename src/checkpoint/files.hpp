@@ -25,22 +25,28 @@ class File {
   static File open(const std::string& path);  // kNotFound if it is not there
   // One that another rank has created.
   static File open_to_write(const std::string& path);
-  // Begins to bring the bytes to the drive before sync() waits for them.
+  // Writes and reads of different bytes may run on several threads.
   void write(std::span<const std::byte> bytes, std::uint64_t at);
   // Throws kCorrupt where the file ends before.
   void read(std::span<std::byte> bytes, std::uint64_t at) const;
+  // For large transfers: whole pages go around the page cache, where the file system can do that.
+  // `bytes` lie at the same place within a page of memory as in the file.
+  void write_around_cache(std::span<const std::byte> bytes, std::uint64_t at);
+  // Into `memory`, aligned to pages, with room for all pages that have one of the bytes. Returns the
+  // bytes.
+  std::span<const std::byte> read_around_cache(std::uint64_t at, std::uint64_t size_bytes,
+                                               std::byte* memory) const;
   std::uint64_t size_bytes() const;
   void sync();
   const std::string& path() const noexcept { return path_; }
 
  private:
-  File(const Caller& caller, std::string path, base::UniqueFd fd)
-      : caller_(caller), path_(std::move(path)), fd_(std::move(fd)) {}
+  File(const Caller& caller, std::string path, base::UniqueFd fd, int mode);
   [[noreturn]] void refuse(const char* what, int error) const;
   Caller caller_;
   std::string path_;
   base::UniqueFd fd_;
-  std::uint64_t waiting_bytes_ = 0;  // written, and not on their way to the drive
+  base::UniqueFd direct_;  // with O_DIRECT; none for a small file
 };
 std::string text_in(const File& file);
 // A new file with these bytes, synced.

@@ -2,11 +2,18 @@
 #include "checkpoint/verified_files.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "checkpoint/chunk_sums.hpp"
 
 namespace headrace::checkpoint {
+namespace {
+std::size_t lane_of(const PlacedTensor& tensor) {
+  return tensor.kept ? static_cast<std::size_t>(*tensor.kept) : 0;
+}
+}  // namespace
+
 std::string length_fault(const File& file, const PlacedFile& placed) {
   const std::uint64_t size = file.size_bytes();
   if (size == placed.size_bytes) return {};
@@ -40,6 +47,16 @@ VerifiedFiles::VerifiedFiles(std::string directory, Manifest manifest)
     if (fault.empty()) fault = header_fault(files_.back(), placed, saved_file(manifest_, f));
     if (!fault.empty()) refuse_damaged(directory_, fault);
   }
+  next_.assign(layout_.tensors.size(), ChunkId::kNone);
+  std::array<std::uint32_t, ReadAhead::kLanes> following;
+  following.fill(ChunkId::kNone);
+  for (std::uint32_t t = static_cast<std::uint32_t>(next_.size()); t-- > 0;) {
+    if (!layout_.tensors[t].kept) continue;
+    next_[t] = std::exchange(following[lane_of(layout_.tensors[t])], t);
+  }
+  ahead_ = std::make_unique<ReadAhead>(
+      [this](ChunkId id, std::byte* memory) { return read_verified(id, memory); },
+      [this](ChunkId id) { return after(id); });
 }
 
 std::vector<std::byte> VerifiedFiles::trainer_state() const {
@@ -55,19 +72,25 @@ std::vector<std::byte> VerifiedFiles::trainer_state() const {
   return bytes;
 }
 
-const VerifiedFiles::Chunk& VerifiedFiles::chunk_of(std::uint32_t tensor, std::uint64_t chunk) {
-  const PlacedTensor& placed = layout_.tensors[tensor];
-  Chunk& held = chunks_[placed.kept ? static_cast<std::size_t>(*placed.kept) : 0];
-  if (held.tensor == tensor && held.chunk == chunk) return held;
-  held.tensor = ~0u;
-  held.bytes.resize(chunk_bytes_of(placed.size_bytes, chunk));
-  const SavedTensor& saved = saved_tensor(manifest_, layout_, tensor);
-  if (!read_chunk(files_[placed.file], placed, saved, chunk, held.bytes))
-    refuse_damaged(directory_, "the checksum of '" + saved.name + "' differs in chunk " +
-                                   std::to_string(chunk));
-  held.tensor = tensor;
-  held.chunk = chunk;
-  return held;
+std::span<const std::byte> VerifiedFiles::chunk_of(std::uint32_t tensor, std::uint64_t chunk) {
+  return ahead_->get(lane_of(layout_.tensors[tensor]), {tensor, chunk});
+}
+
+// On a thread of the read-ahead.
+std::span<const std::byte> VerifiedFiles::read_verified(ChunkId id, std::byte* memory) {
+  const PlacedTensor& placed = layout_.tensors[id.tensor];
+  const SavedTensor& saved = saved_tensor(manifest_, layout_, id.tensor);
+  const auto bytes = files_[placed.file].read_around_cache(
+      placed.at + id.chunk * kChunkBytes, chunk_bytes_of(placed.size_bytes, id.chunk), memory);
+  if (checksum_of(bytes) == saved.checksums[id.chunk]) return bytes;
+  refuse_damaged(directory_, "the checksum of '" + saved.name + "' differs in chunk " +
+                                 std::to_string(id.chunk));
+}
+
+ChunkId VerifiedFiles::after(ChunkId id) const {
+  if (id.chunk + 1 < chunks_of(layout_.tensors[id.tensor].size_bytes))
+    return {id.tensor, id.chunk + 1};
+  return {next_[id.tensor], 0};
 }
 
 void VerifiedFiles::verify(std::uint32_t tensor) {
@@ -78,7 +101,7 @@ void VerifiedFiles::verify(std::uint32_t tensor) {
 void VerifiedFiles::read(std::uint32_t tensor, std::uint64_t at, std::span<std::byte> out) {
   while (!out.empty()) {
     const std::uint64_t chunk = at / kChunkBytes, first = at % kChunkBytes;
-    const std::span<const std::byte> from = std::span(chunk_of(tensor, chunk).bytes).subspan(first);
+    const std::span<const std::byte> from = chunk_of(tensor, chunk).subspan(first);
     const std::size_t count = std::min(out.size(), from.size());
     std::copy_n(from.begin(), count, out.begin());
     out = out.subspan(count);

@@ -2,9 +2,9 @@
 // verified_files.hpp: reads the tensors of a checkpoint chunk by chunk, and hands out no byte whose
 // chunk differs from its checksum.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "checkpoint/files.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
+#include "checkpoint/read_ahead.hpp"
 
 namespace headrace::checkpoint {
 // What differs from what was saved; "" if nothing does.
@@ -34,21 +35,19 @@ class VerifiedFiles {
   // These throw kCorrupt naming the tensor. verify() reads all of it.
   void verify(std::uint32_t tensor);
   // Bytes from `at` on. Cheap for ranges in rising order, of as many tensors by turns as there are
-  // contents.
+  // contents: the chunks that follow are read ahead.
   void read(std::uint32_t tensor, std::uint64_t at, std::span<std::byte> out);
 
  private:
-  struct Chunk {
-    std::uint32_t tensor = ~0u;
-    std::uint64_t chunk = 0;
-    std::vector<std::byte> bytes;
-  };
-  const Chunk& chunk_of(std::uint32_t tensor, std::uint64_t chunk);
+  std::span<const std::byte> chunk_of(std::uint32_t tensor, std::uint64_t chunk);
+  std::span<const std::byte> read_verified(ChunkId id, std::byte* memory);
+  ChunkId after(ChunkId id) const;
 
   const std::string directory_;
   Manifest manifest_;
   const Layout layout_;
   std::vector<File> files_;
-  std::array<Chunk, 4> chunks_;  // by content
+  std::vector<std::uint32_t> next_;  // by tensor: the next one of its content, if any
+  std::unique_ptr<ReadAhead> ahead_;
 };
 }  // namespace headrace::checkpoint

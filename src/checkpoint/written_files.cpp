@@ -25,7 +25,7 @@ void WrittenFiles::open(const std::string& folder) {
 
 void WrittenFiles::write(std::uint32_t tensor, std::uint64_t at, std::span<const std::byte> bytes) {
   const PlacedTensor& placed = layout_.tensors[tensor];
-  files_[placed.file].write(bytes, placed.at + at);
+  behind_.write(placed.file, placed.at + at, bytes);
   sums_[tensor].add(at, bytes);
 }
 
@@ -44,6 +44,7 @@ void WrittenFiles::write_steps_and_indexes() {
 }
 
 void WrittenFiles::sync() {
+  behind_.finish();
   for (File& file : files_) file.sync();
 }
 

@@ -12,6 +12,7 @@
 #include "checkpoint/files.hpp"
 #include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
+#include "checkpoint/write_behind.hpp"
 
 namespace headrace::checkpoint {
 class WrittenFiles {
@@ -24,7 +25,8 @@ class WrittenFiles {
   void create(const std::string& folder);
   // Those that another rank has created there.
   void open(const std::string& folder);
-  // Bytes of a tensor from `at` on, in rising order.
+  // Bytes of a tensor from `at` on, in rising order. They are copied; sync() or a later call throws
+  // what their write throws.
   void write(std::uint32_t tensor, std::uint64_t at, std::span<const std::byte> bytes);
   // The step counts, and the files that say in which file each tensor is.
   void write_steps_and_indexes();
@@ -44,5 +46,6 @@ class WrittenFiles {
   std::string folder_;
   std::vector<File> files_;
   std::vector<ChunkSums> sums_;
+  WriteBehind behind_{files_};
 };
 }  // namespace headrace::checkpoint

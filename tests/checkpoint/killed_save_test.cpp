@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -22,8 +23,8 @@ namespace fs = std::filesystem;
 using testing_checkpoints::error_of;
 using testing_checkpoints::Training;
 
-std::uint64_t calls_made = 0;
-std::uint64_t calls_to_live = ~std::uint64_t{0};
+// Some of the calls come from threads of the save.
+std::atomic<std::uint64_t> calls_made{0}, calls_to_live{~std::uint64_t{0}};
 
 void count_call() {
   if (calls_made++ == calls_to_live) ::raise(SIGKILL);
@@ -80,7 +81,8 @@ std::uint64_t save_in_child(
     calls_to_live = to_live;
     (void)!::write(pipe[1], "x", 1);
     save_checkpoint(run.engine(), folder, {.file_bytes = file_bytes, .latest = true});
-    (void)!::write(pipe[1], &calls_made, sizeof calls_made);
+    const std::uint64_t made = calls_made;
+    (void)!::write(pipe[1], &made, sizeof made);
     ::_exit(0);
   }
   ::close(pipe[1]);

@@ -36,7 +36,7 @@ RawDrive::RawDrive(const RawDriveOptions& options)
     raw.running_ = static_cast<std::uint32_t>(raw.slots_.size());
     for (Slot& slot : raw.slots_) raw.start_next(slot);
   };
-  move(swap::IoKind::kWrite, file_.size_bytes());
+  creation_ = move(swap::IoKind::kWrite, file_.size_bytes());
 }
 
 void RawDrive::start(Slot& slot, swap::IoKind kind) noexcept {

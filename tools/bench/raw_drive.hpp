@@ -36,6 +36,8 @@ class RawDrive {
   };
   // Moves the file's first `size_bytes` (whole pages). Throws headrace::Error kIo, kInterrupted.
   Result move(swap::IoKind kind, std::uint64_t size_bytes);
+  // The first write of the whole file, which takes longer than those that follow.
+  const Result& creation() const noexcept { return creation_; }
   // As an update does without its arithmetic: each of the first `size_bytes` is read, then written,
   // a slot's next read after its write. The result counts both ways.
   Result rewrite(std::uint64_t size_bytes);
@@ -72,5 +74,6 @@ class RawDrive {
   int error_ = 0;
   bool short_ = false;
   std::atomic<bool> done_{false};
+  Result creation_;
 };
 }  // namespace headrace::tools
