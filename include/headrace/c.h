@@ -609,6 +609,11 @@ headrace_code headrace_engine_loaded_trainer_state(headrace_engine* engine, void
                                                    size_t capacity, size_t* out_size_bytes,
                                                    headrace_error* error);
 
+/* `directory` may be NULL: the engine's nvme paths. */
+headrace_code headrace_engine_sleep(headrace_engine* engine, const char* directory,
+                                    headrace_error* error);
+headrace_code headrace_engine_wake(headrace_engine* engine, headrace_error* error);
+
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);

@@ -305,6 +305,27 @@ class Engine {
   // are known to have. 0 if there is none. May be called from any thread.
   std::uint64_t durable_step() const;
 
+  // ---- sleep (docs/checkpoints.md) ----
+  // Gives host and device memory back until wake(): for a program whose other parts need it for a
+  // while. Weights and state that live in memory go to files on the drives, with checksums. Swap
+  // files and stores stay as they are.
+  //   directory  where those files go; empty: the engine's nvme paths
+  // Until wake(), every call but wake(), close(), stats() and queries of what was registered throws
+  // kWrongState. The files end with the sleep. A killed process loses what they hold, unless the
+  // engine is durable.
+  // Cost:    writes everything that lives in memory once. Completes deferred updates first. If the
+  //          engine is durable, commits first what has changed, and that is collective.
+  // Order:   no group is gathered, and no gradient has arrived since the last step. The device has
+  //          read what it was given: synchronise the trainer's streams before.
+  // Throws   kWrongState naming a group that is gathered, or gradients. kInvalidArgument if there
+  //          is no directory. kNoSpace, kIo. The engine is then awake, as before.
+  void sleep(const std::string& directory = {});
+  // Takes the memory again, and reads back and verifies what lived there. Everything is then as if
+  // the engine had not slept, bit for bit.
+  // Throws   kOutOfBudget if host or device lack memory, kIo, kCorrupt. The engine then still
+  //          sleeps: repeat the call.
+  void wake();
+
   // ---- at any time ----
   Stats stats() const;
   // Returns the events traced since the last call. May be called from any thread, but not during

@@ -32,8 +32,8 @@ class File {
   // For large transfers: whole pages go around the page cache, where the file system can do that.
   // `bytes` lie at the same place within a page of memory as in the file.
   void write_around_cache(std::span<const std::byte> bytes, std::uint64_t at);
-  // Into `memory`, aligned to pages, with room for all pages that have one of the bytes. Returns the
-  // bytes.
+  // Into `memory`, aligned to pages, with room for all pages that have one of the bytes. Returns
+  // the bytes.
   std::span<const std::byte> read_around_cache(std::uint64_t at, std::uint64_t size_bytes,
                                                std::byte* memory) const;
   std::uint64_t size_bytes() const;

@@ -68,19 +68,26 @@ void Startup::refuse_without_room(const residency::Plan& plan) const {
   }
 }
 
+swap::IoQueueMaker queue_maker(const Inputs& inputs) {
+  if (inputs.parts.make_queue) return inputs.parts.make_queue;
+  return [kind = settings::io_queue_kind(inputs.settings)](const swap::IoQueueOptions& queue) {
+    return swap::choose_io_queue(kind, queue);
+  };
+}
+
+swap::DriveMaker drive_maker(const Inputs& inputs) {
+  return inputs.parts.make_drive ? inputs.parts.make_drive
+                                 : swap::DriveMaker(&swap::make_drive_thread);
+}
+
 swap::DriveOnPathOptions Startup::drive_options(const Running& r) const {
-  const IoQueueKind kind = settings::io_queue_kind(in_.settings);
   swap::DriveOnPathOptions options;
   options.settings = in_.settings;
   options.rank = in_.collective->rank();
   options.buffers = {r.arena->bytes()};
   options.log = in_.log;
-  options.make_queue =
-      in_.parts.make_queue ? in_.parts.make_queue : [kind](const swap::IoQueueOptions& queue) {
-        return swap::choose_io_queue(kind, queue);
-      };
-  options.make_drive =
-      in_.parts.make_drive ? in_.parts.make_drive : swap::DriveMaker(&swap::make_drive_thread);
+  options.make_queue = queue_maker(in_);
+  options.make_drive = drive_maker(in_);
   return options;
 }
 

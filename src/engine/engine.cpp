@@ -159,6 +159,8 @@ std::uint64_t Engine::durable_step() const {
   const engine::Epochs* const epochs = core_->frozen("durable_step").epochs.get();
   return epochs == nullptr ? 0 : epochs->durable_step();
 }
+void Engine::sleep(const std::string& directory) { core_->sleep(directory); }
+void Engine::wake() { core_->wake(); }
 Trace Engine::take_trace() { return core_->take_trace(); }
 Stats Engine::stats() const { return core_->stats(); }
 void Engine::interrupt() noexcept { core_->interrupt(); }

@@ -115,6 +115,12 @@ void EngineCore::freeze() {
 }
 
 engine::Running& EngineCore::ready(const char* call) {
+  engine::Running& running = this->running(call);
+  if (!asleep_) return running;
+  throw Error(Code::kWrongState, std::string(call) + ": the engine sleeps; call wake() first");
+}
+
+engine::Running& EngineCore::running(const char* call) {
   if (phase_ != Phase::kRunning) {
     throw Error(Code::kWrongState,
                 std::string(call) + (phase_ == Phase::kClosed ? ": the engine is closed"
@@ -128,6 +134,26 @@ engine::Running& EngineCore::ready(const char* call) {
   }
   failure_.throw_if_ended(call);
   return *running_;
+}
+
+void EngineCore::sleep(const std::string& directory) {
+  engine::Running& running = ready("sleep");
+  running.leases->refuse_any("sleep");
+  if (running.gradients->any()) {
+    throw Error(Code::kWrongState,
+                "sleep: gradients have arrived since the last step, and would be lost; the engine "
+                "is awake. Call step() or discard_gradients() first.");
+  }
+  running.calls->finish_updates("sleep");
+  if (running.epochs) running.epochs->commit_changes();
+  asleep_ = std::make_unique<engine::Sleep>(inputs_, running, failure_, directory);
+}
+
+void EngineCore::wake() {
+  running("wake");
+  if (!asleep_) throw Error(Code::kWrongState, "wake: the engine is awake");
+  asleep_->wake();
+  asleep_.reset();
 }
 
 const engine::Running& EngineCore::frozen(const char* call) const {
@@ -169,7 +195,7 @@ void EngineCore::close() {
   bool stalled = false;
   std::exception_ptr not_committed;
   if (running_) {
-    if (running_->epochs) {
+    if (running_->epochs && !asleep_) {
       running_->leases->refuse_any("close");
       try {
         running_->epochs->commit_at_close();
@@ -181,6 +207,7 @@ void EngineCore::close() {
     last_stats_ = stats();
     stalled = running_->swap && running_->swap->stalled();
     if (stalled) running_->arena->leak();
+    asleep_.reset();
     running_.reset();
     reclaim_after_dead_ranks();
   }

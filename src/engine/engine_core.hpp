@@ -11,6 +11,7 @@
 #include "engine/failure.hpp"
 #include "engine/inputs.hpp"
 #include "engine/running.hpp"
+#include "engine/sleep.hpp"
 #include "headrace/engine.hpp"
 #include "partition/registry.hpp"
 
@@ -29,9 +30,13 @@ class EngineCore {
   // ---- running ----
   // Every call of the trainer begins with this: it checks the phase, failures and interruptions.
   engine::Running& ready(const char* call);
+  // The same for wake().
+  engine::Running& running(const char* call);
   // For calls that only read the plan, which work on a failed engine too.
   const engine::Running& frozen(const char* call) const;
   void interrupt() noexcept { failure_.interrupt(); }
+  void sleep(const std::string& directory);
+  void wake();
 
   // ---- always ----
   const Settings& settings() const noexcept { return inputs_.settings; }
@@ -52,6 +57,7 @@ class EngineCore {
   engine::Failure failure_;
   Phase phase_ = Phase::kRegistering;
   std::unique_ptr<engine::Running> running_;
+  std::unique_ptr<engine::Sleep> asleep_;  // null: awake
   PlanReport plan_report_;
   Stats last_stats_;  // after close
   int owner_pid_ = 0;

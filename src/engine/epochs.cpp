@@ -183,6 +183,12 @@ void Epochs::commit() {
   note_met();
 }
 
+void Epochs::commit_changes() {
+  if (steps_since_commit_ > 0) return commit();
+  p_.calls.finish_updates("sleep");
+  settle();
+}
+
 void Epochs::commit_here(const char* call) {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
     p_.states.require_whole({g}, call);

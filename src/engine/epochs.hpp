@@ -107,6 +107,8 @@ class Epochs {
   void go_back();
   // Commits what has changed since the last commit, and returns when that is durable, on all ranks.
   void commit();
+  // The same where something has changed: before the engine sleeps.
+  void commit_changes();
   // The same where close() may: after steps, in an engine that has not failed. Meets no other rank,
   // which may have ended.
   void commit_at_close();

@@ -17,7 +17,7 @@ struct EngineParts {
   swap::IoQueueMaker make_queue;  // null: as the settings and HEADRACE_IO_QUEUE say
   std::function<async::Nanoseconds()> pass_takes;   // null: none; with 0 threads: virtual time
   std::optional<std::uint32_t> update_threads;      // no value: settings and machine decide
-  std::optional<std::uint64_t> machine_left_bytes;  // no value: as the machine reports
+  std::function<std::uint64_t()> machine_left_bytes;  // null: as the machine reports
 };
 // Creates an engine with some parts replaced.
 Engine engine_with_parts(Settings settings, EngineOptions options, EngineParts parts);

@@ -128,7 +128,8 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
   inputs.commit_bytes = commit_bytes(partition);
   inputs.registration_bytes = registration_bytes(partition);
-  inputs.machine_left_bytes = in_.parts.machine_left_bytes.value_or(local_.memory_left.value);
+  inputs.machine_left_bytes =
+      in_.parts.machine_left_bytes ? in_.parts.machine_left_bytes() : local_.memory_left.value;
   inputs.machine_limit_source = local_.memory_left.source;
   inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
     const Partition other = partition::make_partition(
@@ -176,14 +177,13 @@ void Startup::say_what_was_chosen(const Running& r) const {
   say_shares(r);
 }
 
-// Pinned or not, the bytes are the same. If the device cannot pin, one warning says so.
-void Startup::pin_arena(const Running& r) const {
-  if (r.arena->size_bytes() == 0) return;
+void pin_arena(const Inputs& inputs, pinned::Arena& arena) {
+  if (arena.size_bytes() == 0) return;
   try {
-    r.arena->pin(*in_.device);
+    arena.pin(*inputs.device);
   } catch (const Error& error) {
     if (error.code() == Code::kFailed) throw;
-    in_.log(LogLevel::kWarning, error.what());
+    inputs.log(LogLevel::kWarning, error.what());
   }
 }
 
@@ -208,7 +208,7 @@ void Startup::allocate(Running& r) {
   r.update_threads_source = limit.source;
   if (in_.trace_events > 0) r.trace = std::make_unique<base::TraceRecorder>(in_.trace_events);
   r.arena = std::make_unique<pinned::Arena>(r.plan.arena_bytes, std::max(1u, threads));
-  pin_arena(r);
+  pin_arena(in_, *r.arena);
   r.conductor =
       in_.parts.make_conductor ? in_.parts.make_conductor() : async::make_conductor_asio();
   r.conductor->use_frames(&r.frames);

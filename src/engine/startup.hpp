@@ -16,6 +16,13 @@
 #include "swap/swap_tier.hpp"
 
 namespace headrace::engine {
+// Pinned or not, the bytes are the same. If the device cannot pin, one warning says so.
+void pin_arena(const Inputs& inputs, pinned::Arena& arena);
+
+// How drives do I/O: as the settings say, or with the parts that tests replace.
+swap::IoQueueMaker queue_maker(const Inputs& inputs);
+swap::DriveMaker drive_maker(const Inputs& inputs);
+
 // For the trainer's thread.
 class Startup {
  public:
@@ -38,7 +45,6 @@ class Startup {
   // ---- the parts ----
   void allocate(Running& r);
   void allocate_together(Running& r);
-  void pin_arena(const Running& r) const;
   void make_swap(Running& r);
   void make_swap_files(Running& r) const;
   swap::SwapTierOptions tier_options(const Running& r) const;

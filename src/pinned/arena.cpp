@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "async/thread.hpp"
@@ -82,6 +83,21 @@ Arena::Arena(std::uint64_t size_bytes, std::uint32_t populate_threads) {
     munmap(bytes_.data(), size_bytes);
     refuse(size_bytes, "populating", error);
   }
+}
+
+void Arena::discard() noexcept {
+  if (bytes_.empty()) return;
+  if (Device* const device = std::exchange(pinned_by_, nullptr))
+    device->unpin(bytes_.data(), bytes_.size());
+  madvise(bytes_.data(), bytes_.size(), MADV_DONTNEED);
+}
+
+int Arena::populate(std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept {
+  return pinned::populate(bytes_.data() + offset_bytes, size_bytes);
+}
+
+void Arena::refuse_populating(int sys_errno) const {
+  refuse(bytes_.size(), "populating", sys_errno);
 }
 
 Arena::~Arena() {

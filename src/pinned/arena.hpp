@@ -30,6 +30,13 @@ class Arena {
     device.pin(bytes_.data(), bytes_.size());
     pinned_by_ = &device;
   }
+  // Gives the pages back to the system, not pinned any more. The addresses remain. Nothing may
+  // touch them before populate(), which gives a range zeroed pages again, and returns an errno or
+  // 0. Several threads may populate different ranges.
+  void discard() noexcept;
+  int populate(std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
+  // Throws as the constructor does where that failed.
+  [[noreturn]] void refuse_populating(int sys_errno) const;
   // Keeps the mapping until the process ends: the kernel may still write into it.
   void leak() noexcept { leaked_ = true; }
 

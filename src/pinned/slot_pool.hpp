@@ -54,6 +54,11 @@ class SlotPool {
   SlotPool(const SlotPool&) = delete;
   SlotPool& operator=(const SlotPool&) = delete;
 
+  // The slots lie elsewhere from here on. None is leased.
+  void move_to(std::span<std::byte> memory) {
+    HEADRACE_CHECK(free_.size() == slots_, "no slot is leased while they move");
+    memory_ = memory;
+  }
   std::uint32_t slots() const noexcept { return slots_; }
   std::uint32_t free_slots() const noexcept { return static_cast<std::uint32_t>(free_.size()); }
   std::uint64_t slot_bytes() const noexcept { return slot_bytes_; }

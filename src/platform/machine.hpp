@@ -29,6 +29,8 @@ struct MemoryCap {
 // Starts with this process's own group; leaves out groups without a limit.
 std::vector<MemoryCap> memory_caps(const std::string& root = "");
 
+// The source of memory_left() that limits what is mapped, not what is used.
+inline constexpr const char* kAddressSpace = "limit on address space (ulimit -v)";
 // The least of three amounts: what the cgroup (v1 or v2, this one and every ancestor: max and high)
 // leaves beyond its current use, what RLIMIT_AS leaves beyond what is mapped, and MemAvailable.
 // Leaves out amounts that it cannot read. `root`, for tests, prefixes all paths.

@@ -72,8 +72,8 @@ Limit memory_left(const std::string& root) {
     const std::uint64_t mapped =
         status ? named_number(*status, "VmSize").value_or(0) * 1024 : std::uint64_t{0};
     take_least(least, space.rlim_cur - std::min<std::uint64_t>(space.rlim_cur, mapped),
-               "limit on address space (ulimit -v)");
-    if (least->source.starts_with("limit on address")) least->place += std::to_string(::getpid());
+               kAddressSpace);
+    if (least->source == kAddressSpace) least->place += std::to_string(::getpid());
   }
   if (least) return *least;
   const long pages = std::max(0L, ::sysconf(_SC_AVPHYS_PAGES));

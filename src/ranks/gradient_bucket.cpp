@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/units.hpp"
 #include "headrace/error.hpp"
@@ -15,6 +16,11 @@ GradientBucket::GradientBucket(const GradientParts& parts, GradientSums& sums)
       in_slab_(p_.partition.parameters.size()),
       wide_(p_.partition.group_sections.size()) {
   give_.reserve(p_.partition.world_size);
+  take_memory();
+}
+
+void GradientBucket::take_memory() {
+  if (memory_ != nullptr) return;
   if (p_.plan.bucket_memory.size_bytes > 0) {
     memory_ = p_.arena.range(p_.plan.bucket_memory.offset_bytes, p_.plan.bucket_bytes).data();
     return;
@@ -29,8 +35,11 @@ GradientBucket::GradientBucket(const GradientParts& parts, GradientSums& sums)
   device_bytes_ = p_.plan.bucket_bytes;
 }
 
-GradientBucket::~GradientBucket() {
-  if (device_bytes_ > 0) p_.device.deallocate(memory_, device_bytes_);
+GradientBucket::~GradientBucket() { release_memory(); }
+
+void GradientBucket::release_memory() noexcept {
+  if (device_bytes_ > 0) p_.device.deallocate(memory_, std::exchange(device_bytes_, 0));
+  memory_ = nullptr;
 }
 
 std::uint64_t GradientBucket::bookkeeping_bytes(const partition::Partition& partition) noexcept {

@@ -54,6 +54,10 @@ class GradientBucket {
   // Empties it, and forgets which parameters have sums.
   void forget();
 
+  // While it is empty. take_memory() throws as the constructor does.
+  void release_memory() noexcept;
+  void take_memory();
+
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition) noexcept;
 

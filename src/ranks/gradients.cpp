@@ -106,6 +106,11 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   return *totals_;
 }
 
+bool Gradients::any() const {
+  return totals_.has_value() ||
+         std::ranges::any_of(arrivals_, [](std::uint32_t arrivals) { return arrivals > 0; });
+}
+
 void Gradients::discard() {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);

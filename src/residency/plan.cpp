@@ -247,4 +247,15 @@ void leave_out_device_updates(Plan& plan) {
 }
 
 std::uint64_t smallest_host_bytes(const PlanInputs& inputs) { return Planner(inputs).smallest(); }
+
+std::vector<Range> living_ranges(const Plan& plan) {
+  std::vector<Range> ranges;
+  const auto add = [&](const Range& range) {
+    if (range.size_bytes > 0) ranges.push_back(range);
+  };
+  for (const SectionPlan& section : plan.sections) add(section.resident_weight);
+  for (const TilePlan& tile : plan.tiles) add(tile.resident_record);
+  add(plan.commit_record);
+  return ranges;
+}
 }  // namespace headrace::residency

@@ -145,6 +145,9 @@ void deal_again(Plan& plan, const partition::Partition& partition,
 // Lets the CPU update after all: removes the slots on the device and their row.
 void leave_out_device_updates(Plan& plan);
 
+// What lives in memory between steps: resident weights and records, and a store's commit record.
+std::vector<Range> living_ranges(const Plan& plan);
+
 // The needs of the smallest possible plan, without regard to limits.
 std::uint64_t smallest_host_bytes(const PlanInputs& inputs);
 

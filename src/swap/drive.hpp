@@ -51,6 +51,18 @@ struct DriveCounters {
   std::uint64_t read_bytes = 0, written_bytes = 0;              // as the queue's completions report
   std::uint64_t reads = 0, writes = 0, syncs = 0, retries = 0;  // requests
   double read_busy_seconds = 0, write_busy_seconds = 0;
+
+  DriveCounters& operator+=(const DriveCounters& one) noexcept {
+    read_bytes += one.read_bytes;
+    written_bytes += one.written_bytes;
+    reads += one.reads;
+    writes += one.writes;
+    syncs += one.syncs;
+    retries += one.retries;
+    read_busy_seconds += one.read_busy_seconds;
+    write_busy_seconds += one.write_busy_seconds;
+    return *this;
+  }
 };
 
 // A seam. DriveThread below is the real drive. Tests have one in memory, under the simulated

@@ -17,17 +17,15 @@ DriveOptions drive_options_of(const Settings& settings, const DriveFile& file) {
   return drive;
 }
 
-namespace {
-void start_drive(DriveOnPath& made, async::Conductor& conductor, const DriveOnPathOptions& options,
+void start_drive(DriveOnPath& on, async::Conductor& conductor, const DriveOnPathOptions& options,
                  std::uint32_t index) {
-  DriveOptions drive = drive_options_of(options.settings, *made.file);
+  DriveOptions drive = drive_options_of(options.settings, *on.file);
   drive.index = index;
   drive.buffers = options.buffers;
   drive.log = options.log;
   drive.make_queue = options.make_queue;
-  made.drive = options.make_drive(conductor, std::move(drive));
+  on.drive = options.make_drive(conductor, std::move(drive));
 }
-}  // namespace
 
 DriveOnPath make_drive_on_path(async::Conductor& conductor, const DriveOnPathOptions& options,
                                const PathProbe& path, const std::string& run_id,

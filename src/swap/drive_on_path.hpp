@@ -43,6 +43,9 @@ DriveOptions drive_options_of(const Settings& settings, const DriveFile& file);
 DriveOnPath make_drive_on_path(async::Conductor& conductor, const DriveOnPathOptions& options,
                                const PathProbe& path, const std::string& run_id,
                                std::uint32_t index, std::uint64_t file_bytes, const char* suffix);
+// Starts a drive over its file, which has none.
+void start_drive(DriveOnPath& on, async::Conductor& conductor, const DriveOnPathOptions& options,
+                 std::uint32_t index);
 // The same over a file that is there.
 DriveOnPath make_drive_on_path(async::Conductor& conductor, const DriveOnPathOptions& options,
                                const PathProbe& path, std::uint32_t index,

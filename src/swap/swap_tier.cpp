@@ -15,6 +15,7 @@
 namespace headrace::swap {
 struct SwapTier::OwnDrive : DriveOnPath {
   std::unique_ptr<ExtentAllocator> extents;
+  DriveCounters before;  // of drives that have ended
 };
 
 namespace {
@@ -33,7 +34,7 @@ std::string Subject::text() const {
 }
 
 SwapTier::SwapTier(async::Conductor& conductor, SwapTierOptions options)
-    : on_stall_(std::move(options.on_stall)) {
+    : conductor_(conductor), options_(options), on_stall_(std::move(options.on_stall)) {
   const std::string run_id = make_run_id();
   run_ = to_bytes(run_id);
   for (std::size_t d = 0; d < options.paths.size(); ++d) {
@@ -198,26 +199,34 @@ async::Task<> SwapTier::sync_drive(OwnDrive& own, Priority priority) {
 
 DriveCounters SwapTier::totals() const noexcept {
   DriveCounters sum;
-  for (std::size_t d = 0; d < drives_.size(); ++d) {
-    const DriveCounters one = counters(d);
-    sum.read_bytes += one.read_bytes;
-    sum.written_bytes += one.written_bytes;
-    sum.reads += one.reads;
-    sum.writes += one.writes;
-    sum.syncs += one.syncs;
-    sum.retries += one.retries;
-    sum.read_busy_seconds += one.read_busy_seconds;
-    sum.write_busy_seconds += one.write_busy_seconds;
-  }
+  for (std::size_t d = 0; d < drives_.size(); ++d) sum += counters(d);
   sum.retries += repeats_;
   return sum;
 }
 
 DriveCounters SwapTier::counters(std::size_t drive) const noexcept {
-  return drives_[drive]->drive ? drives_[drive]->drive->counters() : DriveCounters{};
+  DriveCounters all = drives_[drive]->before;
+  if (drives_[drive]->drive) all += drives_[drive]->drive->counters();
+  return all;
+}
+
+void SwapTier::end_drives() {
+  queue_ = queue();
+  for (const auto& own : drives_) {
+    if (!own->drive) continue;
+    own->before += own->drive->counters();
+    own->drive.reset();
+  }
+}
+
+void SwapTier::start_drives() {
+  for (std::uint32_t d = 0; d < drives_.size(); ++d)
+    if (drives_[d]->file && !drives_[d]->drive) start_drive(*drives_[d], conductor_, options_, d);
 }
 
 QueueInUse SwapTier::queue() const {
+  const auto runs = [](const auto& own) { return own->drive != nullptr; };
+  if (std::ranges::none_of(drives_, runs) && !queue_.name.empty()) return queue_;
   QueueInUse all{.name = {}, .reason = {}, .registered = {true, true, {}}};
   for (const auto& own : drives_) {
     if (!own->drive) continue;

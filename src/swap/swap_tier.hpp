@@ -77,6 +77,12 @@ class SwapTier {
   // the first that failed. That is final: no later sync() of this tier succeeds.
   async::Task<> sync(Priority priority = Priority::kDemand);
 
+  // ---- while no transfer runs, the thread that made it ----
+  // Ends the drives, whose queues hold the memory that is registered with them. Their files remain.
+  // Only counters and start_drives() may follow.
+  void end_drives();
+  void start_drives();  // those that ended; throws as the constructor, and may be repeated
+
   // ---- any thread ----
   DriveCounters totals() const noexcept;
   DriveCounters counters(std::size_t drive) const noexcept;  // zeros if nothing is stored there
@@ -102,6 +108,9 @@ class SwapTier {
                          std::uint64_t done, int error, const char* more);
   // Adds to `text` what helps against `error`, and notes a stall.
   [[noreturn]] void end_with(std::string text, int error);
+  async::Conductor& conductor_;
+  DriveOnPathOptions options_;
+  QueueInUse queue_;  // of drives that have ended
   RunBytes run_{};
   std::function<void(const std::string& cause)> on_stall_;
   std::string stall_;  // the error of the first transfer that never completed

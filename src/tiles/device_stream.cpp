@@ -2,6 +2,7 @@
 #include "tiles/device_stream.hpp"
 
 #include <exception>
+#include <utility>
 
 #include "headrace/error.hpp"
 
@@ -38,15 +39,21 @@ void synchronize_quietly(Device& device, Stream stream) noexcept {
 
 DeviceMemory::DeviceMemory(Device& device, std::uint64_t bytes, const std::string& what,
                            const char* help)
-    : device_(device), bytes_(bytes) {
-  if (bytes == 0) return;
-  data_ = static_cast<std::byte*>(device_.allocate(bytes));
-  if (data_ != nullptr) return;
-  throw Error(Code::kOutOfBudget, std::string("device ") + device_.name() + " has no room for " +
-                                      what + ", as planned; nothing was trained. " + help);
+    : device_(device), bytes_(bytes), what_(what), help_(help) {
+  take();
 }
 
-DeviceMemory::~DeviceMemory() {
-  if (data_ != nullptr) device_.deallocate(data_, bytes_);
+DeviceMemory::~DeviceMemory() { release(); }
+
+void DeviceMemory::take() {
+  if (bytes_ == 0 || data_ != nullptr) return;
+  data_ = static_cast<std::byte*>(device_.allocate(bytes_));
+  if (data_ != nullptr) return;
+  throw Error(Code::kOutOfBudget, std::string("device ") + device_.name() + " has no room for " +
+                                      what_ + ", as planned; nothing was trained. " + help_);
+}
+
+void DeviceMemory::release() noexcept {
+  if (std::byte* const data = std::exchange(data_, nullptr)) device_.deallocate(data, bytes_);
 }
 }  // namespace headrace::tiles

@@ -57,12 +57,17 @@ class DeviceMemory {
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
+  // Gives it back. take() throws as the constructor does, and may be repeated.
+  void release() noexcept;
+  void take();
   std::byte* data() const noexcept { return data_; }
   std::uint64_t size_bytes() const noexcept { return bytes_; }
 
  private:
   Device& device_;
   const std::uint64_t bytes_;
+  const std::string what_;
+  const char* const help_;
   std::byte* data_ = nullptr;  // null for 0 bytes
 };
 }  // namespace headrace::tiles

@@ -55,6 +55,11 @@ DeviceUpdates::DeviceUpdates(Device& device, async::Conductor& conductor,
     streams_.emplace_back(device, conductor);
 }
 
+void DeviceUpdates::take_memory() {
+  memory_.take();
+  slots_.move_to({memory_.data(), memory_.size_bytes()});
+}
+
 async::Task<> DeviceUpdates::run(const TileLayout& tile, const TileUpdate& update) {
   async::TaskGroup chunks;
   for (std::uint64_t first = 0; first < tile.elements; first += chunk_elements_) {

@@ -24,6 +24,9 @@ class DeviceUpdates {
   // Throws kOutOfBudget if the device has no room for the plan's slots.
   DeviceUpdates(Device& device, async::Conductor& conductor, const residency::Plan& plan);
 
+  // While no update runs. take_memory() throws as the constructor does.
+  void release_memory() noexcept { memory_.release(); }
+  void take_memory();
   // One ticket for each tile in progress that holds no update slot. More tiles would only wait for
   // chunks.
   pinned::SlotPool& tickets() noexcept { return tickets_; }

@@ -26,6 +26,10 @@ GatherSlots::GatherSlots(const Parts& parts)
       group_fill_({p_.partition, p_.plan, p_.arena, p_.tiles, p_.pending, hand_overs_, copies_,
                    p_.device.shares_host_memory()}),
       order_(p_.prefetch_groups) {
+  make_slots();
+}
+
+void GatherSlots::make_slots() {
   std::byte* const memory = device_bytes() > 0
                                 ? device_memory_.data()
                                 : p_.arena.range(p_.plan.gather_slot_memory.offset_bytes, 0).data();
@@ -147,6 +151,18 @@ async::Task<> GatherSlots::invalidate() {
   for (GatherSlot& slot : slots_) {
     if (!slot.leased()) slot.drop();
   }
+}
+
+void GatherSlots::release_memory() noexcept {
+  for (GatherSlot& slot : slots_) slot.wait_for_readers(copies_.get());
+  copies_.synchronize_quietly();
+  slots_.clear();
+  device_memory_.release();
+}
+
+void GatherSlots::take_memory() {
+  device_memory_.take();
+  if (slots_.empty()) make_slots();
 }
 
 void GatherSlots::next_step() {

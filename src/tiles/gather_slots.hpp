@@ -73,6 +73,10 @@ class GatherSlots {
   async::Task<> invalidate();
   // A step has ended: its gathers predict those of the next step, and it starts to read the first.
   void next_step();
+  // While nothing is leased or filled, after invalidate(): gives device memory back once the device
+  // has read it. Only take_memory(), which throws as the constructor does, and drain() may follow.
+  void release_memory() noexcept;
+  void take_memory();
   // Waits for fills in progress, before close.
   async::Task<> drain() { return fills_.join(); }
   // Callers that wait for a fill check again whether to give up.
@@ -86,6 +90,7 @@ class GatherSlots {
   std::optional<std::uint32_t> find(GroupId group) const noexcept;
   std::optional<std::uint32_t> find_free(bool keep_next) const noexcept;
   async::Task<std::uint32_t> free_slot(GroupId wanted, const async::GiveUp* give_up = nullptr);
+  void make_slots();
   [[noreturn]] void refuse_all_leased(GroupId wanted) const;
   void start_fill(std::uint32_t slot, GroupId group, swap::Priority priority);
   void prefetch();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * c_api_checkpoint_test.c: a checkpoint in C: saved by one engine, continued by another with equal
- * bits. argv[1]: a folder on a drive. */
+ * c_api_checkpoint_test.c: in C, a checkpoint saved by one engine and continued by another with
+ * equal bits, weights of another program, and an engine that sleeps. argv[1]: a folder on a
+ * drive. */
 #include "c_host.h"
 
 #include <unistd.h>
@@ -120,6 +121,29 @@ static void weights_are_loaded(const char* folder, const char* place) {
   EXPECT_OK(headrace_engine_destroy(engine, &error));
 }
 
+static void sleeps_and_wakes(const char* folder, const char* place) {
+  char before[2 * HEADRACE_HASH_CAPACITY], after[2 * HEADRACE_HASH_CAPACITY];
+  headrace_engine* engine = new_engine(NULL);
+  add_vector(engine, "g");
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_OK(headrace_engine_load(engine, 0, fill_ramp, NULL, &error));
+  memset(before, 0, sizeof before);
+  memset(after, 0, sizeof after);
+  hashes_of(engine, before);
+  EXPECT_CODE(headrace_engine_wake(engine, &error), HEADRACE_WRONG_STATE);
+  EXPECT_CODE(headrace_engine_sleep(engine, NULL, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("Name a directory");
+  EXPECT_OK(headrace_engine_sleep(engine, folder, &error));
+  EXPECT_CODE(headrace_engine_step(engine, NULL, NULL, &error), HEADRACE_WRONG_STATE);
+  EXPECT_WORDS("the engine sleeps");
+  EXPECT_CODE(headrace_engine_save_checkpoint(engine, place, NULL, &error), HEADRACE_WRONG_STATE);
+  EXPECT_OK(headrace_engine_wake(engine, &error));
+  hashes_of(engine, after);
+  EXPECT(memcmp(before, after, sizeof before) == 0);
+  EXPECT_OK(headrace_engine_sleep(engine, folder, &error));
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
 static void calls_are_refused(const char* folder, const char* place) {
   char path[4096];
   uint64_t bytes = 0;
@@ -170,6 +194,7 @@ int main(int argc, char** argv) {
   EXPECT(system(command) == 0);
   continues_with_equal_bits(folder, place);
   weights_are_loaded(folder, place);
+  sleeps_and_wakes(folder, place);
   calls_are_refused(folder, place);
   remove_folder(place);
   if (failures > 0) fprintf(stderr, "%d expectations failed\n", failures);

@@ -139,6 +139,8 @@ static void wrong_engines_are_refused(headrace_engine* e) {
   REFUSED(headrace_engine_resumed_trainer_state(e, text, sizeof text, &size, &error));
   REFUSED(headrace_engine_set_trainer_state(e, text, 1, &error));
   REFUSED(headrace_engine_commit(e, &error));
+  REFUSED(headrace_engine_sleep(e, NULL, &error));
+  REFUSED(headrace_engine_wake(e, &error));
   REFUSED(headrace_engine_durable_step(e, &number, &error));
   REFUSED(headrace_engine_save_checkpoint(e, "d", NULL, &error));
   REFUSED(headrace_engine_load_checkpoint(e, "d", &error));

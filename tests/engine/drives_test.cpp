@@ -206,7 +206,7 @@ TEST(EngineDrives, WhatFitsOnNoDriveIsRefusedByNameBeforeAnythingIsWritten) {
   Settings settings = on_drives(directory, 2);
   settings.tile_elements = 4 << 20;
   engine::EngineParts parts;
-  parts.machine_left_bytes = 0;  // memory is not what this is about
+  parts.machine_left_bytes = [] { return 0; };  // memory is not what this is about
   Engine engine(engine::engine_with_parts(settings, EngineOptions{}, parts));
   // 12 bytes per parameter, both paths full and a little more.
   const auto rows = static_cast<std::int64_t>(2 * free / 12 / 65536 + 65536);
@@ -301,7 +301,7 @@ std::vector<std::string> freeze_two_ranks(
     threads.emplace_back([&, r] {
       Settings settings = on_drives(directory, 2);
       const engine::EngineParts parts = parts_of(r);
-      settings.host_budget_auto = parts.machine_left_bytes.has_value();
+      settings.host_budget_auto = parts.machine_left_bytes != nullptr;
       EngineOptions options{.device = devices[r], .collective = ranks[r]};
       options.log = [](LogLevel, std::string_view) {};
       Engine engine(engine::engine_with_parts(settings, options, parts));
@@ -361,7 +361,7 @@ TEST(EngineDrives, ARankWithNothingToMeasureMeetsThoseThatMeasure) {
   std::array<std::atomic<int>, 2> transfers{};
   const auto thrown = freeze_two_ranks([&](std::uint32_t rank) {
     engine::EngineParts parts;
-    parts.machine_left_bytes = rank == 0 ? 136ull << 20 : 1ull << 30;
+    parts.machine_left_bytes = [rank] { return rank == 0 ? 136ull << 20 : 1ull << 30; };
     parts.make_drive = [&, rank](async::Conductor& conductor, swap::DriveOptions) {
       return std::make_unique<DriveThatSays>(conductor, [&, rank] { ++transfers[rank]; });
     };

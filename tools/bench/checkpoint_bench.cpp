@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// checkpoint_bench.cpp: saving and loading a checkpoint against the drives alone.
+// checkpoint_bench.cpp: saving and loading a checkpoint, and sleep and wake, against the drives
+// alone.
 //
 // A save reads R bytes of the engine's drive and writes W bytes of files; a load does the reverse.
 // The drives alone, measured in the same round, need at least max(R/r, W/w) seconds if they are
 // two, and R/r + W/w if they are one. Both write to new files, and so do the raw writes. Every load
-// is that of a new engine, whose files are not in the page cache.
+// is that of a new engine, whose files are not in the page cache. A third engine has everything in
+// memory, sleeps and wakes.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -53,6 +55,11 @@ struct Options {
     settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
     return settings;
   }
+  Settings settings_in_memory() const {
+    Settings settings = this->settings();
+    settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kCpu;
+    return settings;
+  }
 };
 
 struct Cost {
@@ -61,7 +68,7 @@ struct Cost {
 };
 struct Round {
   RawDrive::Result from_read, from_write, to_read, to_write;  // of the engine's drive, the other
-  Cost save, load;
+  Cost save, load, sleep, wake;
 };
 
 std::uint64_t bytes_in(const std::string& folder) {
@@ -97,6 +104,7 @@ class Bench {
   explicit Bench(const Options& options)
       : options_(options),
         model_(options.settings(), options.parameters),
+        resident_(options.settings_in_memory(), options.parameters),
         checkpoint_(options.folder() + "/headrace-checkpoint-bench-" + std::to_string(::getpid())) {
     model_.step();
     save();  // warms up, and gives the number of bytes
@@ -117,6 +125,11 @@ class Bench {
                  round.save = save();
                  round.load = load();
                },
+               [&] {
+                 round.sleep = measured(resident_.engine(), [&] { resident_.engine().sleep(); });
+                 round.wake = measured(resident_.engine(), [&] { resident_.engine().wake(); });
+                 round.sleep.written_bytes = round.wake.read_bytes = state_bytes();
+               },
                [&] { measure_raw(options_.folder(), round.to_read, round.to_write); }},
               backwards);
     return round;
@@ -125,8 +138,10 @@ class Bench {
   std::uint64_t state_bytes() const { return model_.engine().plan().nvme_bytes; }
   const std::string& queue() const { return queue_; }
   const std::string& file_system() const { return file_system_; }
-  // Of both engines, as they are in a load.
-  std::uint64_t planned_bytes() const { return 2 * model_.engine().plan().host_bytes; }
+  // Of the engines, as they are in a load.
+  std::uint64_t planned_bytes() {
+    return 2 * model_.engine().plan().host_bytes + resident_.engine().plan().host_bytes;
+  }
 
  private:
   void measure_raw(const std::string& folder, RawDrive::Result& read, RawDrive::Result& write) {
@@ -156,7 +171,7 @@ class Bench {
   }
 
   const Options& options_;
-  TrainedModel model_;
+  TrainedModel model_, resident_;
   const std::string checkpoint_;
   std::uint64_t file_bytes_ = 0;
   std::string queue_, file_system_;
@@ -178,6 +193,9 @@ double load_bound(const Options& o, const Round& r) {
                seconds_at(r.load.written_bytes, r.from_write));
 }
 
+double sleep_bound(const Round& r) { return seconds_at(r.sleep.written_bytes, r.from_write); }
+double wake_bound(const Round& r) { return seconds_at(r.wake.read_bytes, r.from_read); }
+
 struct Figure {
   const char* key;
   const char* title;
@@ -196,6 +214,11 @@ constexpr Figure kFigures[] = {
     {"load_s", "load s", [](const auto&, const auto& r) { return r.load.seconds; }},
     {"load_of_bound", "of bound",
      [](const auto& o, const auto& r) { return load_bound(o, r) / r.load.seconds; }},
+    {"sleep_of_bound", "sleep/bound",
+     [](const auto&, const auto& r) { return sleep_bound(r) / r.sleep.seconds; }},
+    {"wake_s", "wake s", [](const auto&, const auto& r) { return r.wake.seconds; }},
+    {"wake_of_bound", "of bound",
+     [](const auto&, const auto& r) { return wake_bound(r) / r.wake.seconds; }},
     {"save_cpu_s", "save CPU", [](const auto&, const auto& r) { return r.save.cpu_seconds; }},
     {"load_cpu_s", "load CPU", [](const auto&, const auto& r) { return r.load.cpu_seconds; }},
 };
@@ -220,7 +243,7 @@ std::string row(const std::string& name, const std::function<std::string(const F
   return text + "\n";
 }
 
-std::string result_text(const Options& o, const Bench& bench, const std::vector<Round>& rounds,
+std::string result_text(const Options& o, Bench& bench, const std::vector<Round>& rounds,
                         std::uint64_t peak_bytes) {
   std::string text = fmt::format(
       "drive\n  {:<15} {}\n  {:<15} {}\n  {:<15} {} on NVMe, {} saved\n\n", "queue", bench.queue(),
@@ -233,12 +256,12 @@ std::string result_text(const Options& o, const Bench& bench, const std::vector<
   text += row("median", [&](const Figure& f) { return three_digits(spread(o, rounds, f).median); });
   text += row("least", [&](const Figure& f) { return three_digits(spread(o, rounds, f).least); });
   text += row("most", [&](const Figure& f) { return three_digits(spread(o, rounds, f).most); });
-  return text + fmt::format("\npeak resident memory: {}; two engines by their plans: {}\n",
+  return text + fmt::format("\npeak resident memory: {}; three engines by their plans: {}\n",
                             base::format_bytes(peak_bytes),
                             base::format_bytes(bench.planned_bytes()));
 }
 
-Json to_json(const Options& o, const Bench& bench, const std::vector<Round>& rounds,
+Json to_json(const Options& o, Bench& bench, const std::vector<Round>& rounds,
              std::uint64_t peak_bytes) {
   Json json = head_json("checkpoint_bench", config_facts(o), doubts());
   json["bytes"] = {{"on_nvme", bench.state_bytes()}, {"saved", bench.file_bytes()}};

@@ -149,6 +149,15 @@ headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* er
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error) {
   return guarded(error, [&] { shape(engine)->close(); });
 }
+headrace_code headrace_engine_sleep(headrace_engine* engine, const char* directory,
+                                    headrace_error* error) {
+  return guarded(error, [&] {
+    run(engine)->sleep(directory == nullptr ? "" : name_in(directory, "directory", 4096));
+  });
+}
+headrace_code headrace_engine_wake(headrace_engine* engine, headrace_error* error) {
+  return guarded(error, [&] { run(engine)->wake(); });
+}
 headrace_code headrace_engine_interrupt(headrace_engine* engine) {
   return static_cast<headrace_code>(engines.visit(engine, [](EngineOfC& e) {
     if (e.owner != getpid()) return headrace::Code::kWrongState;
