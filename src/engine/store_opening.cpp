@@ -139,7 +139,7 @@ void StoreOpening::read_newest(async::Conductor& conductor, swap::SwapTier& tier
   const swap::IoBuffer beside = other_size ? swap::make_io_buffer(head.commit_bytes) : nullptr;
   if (other_size) memory = {beside.get(), static_cast<std::size_t>(head.commit_bytes)};
   newest_ = async::call(conductor, nullptr, [&] { return ring.read_newest(head.store, memory); });
-  if (newest_.root == 0) {
+  if (newest_.epoch == 0) {
     if (!newest_.all_readable) {
       in_.log(LogLevel::kWarning, "store '" + in_.settings.store +
                                       "': its first commit did not complete (" +
@@ -218,6 +218,9 @@ swap::CommitRecord StoreOpening::format(async::Conductor& conductor, swap::SwapT
   });
   swap::CommitRecord record = swap::CommitRecord::make(memory, terms.counts(), tier.run());
   terms.describe(record);
+  record.head().root = swap::kRootOfMaking;
+  record.seal();
+  async::call(conductor, nullptr, [&] { return ring.write(record, "make store"); });
   return record;
 }
 

@@ -40,7 +40,7 @@ class StoreOpening {
                           std::span<std::byte> memory);
   // Whether every byte of that epoch is to be verified.
   bool verify_all() const noexcept { return !newest_.all_readable; }
-  // Gives new files their headers, an empty ring and the registration.
+  // Gives new files their headers, the registration, and the ring its first record.
   swap::CommitRecord format(async::Conductor& conductor, swap::SwapTier& tier,
                             const EpochTerms& terms, std::span<const std::byte> registration,
                             std::span<std::byte> memory);

@@ -9,8 +9,6 @@
 
 namespace headrace::swap {
 namespace {
-constexpr std::uint64_t kFirstRoot = 1;
-
 constexpr Extent kHeadExtent(std::uint32_t drive) { return {drive, 0, kStoreHeadBytes}; }
 }  // namespace
 
@@ -78,7 +76,6 @@ async::Task<> CommitRing::format(const RunBytes& store, std::uint32_t rank,
                                   subject("make store"));
   }
   std::ranges::fill(memory, std::byte{0});
-  co_await tier_.sync();
 }
 
 // Through the memory of a place, which is aligned.
@@ -113,13 +110,13 @@ async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
   Extent best;
   std::map<std::uint64_t, std::pair<std::uint64_t, Extent>> checksums;  // by root
   std::string unlike;
-  bool only_first = true;  // what cannot be read lies where the first record belongs
+  bool only_first = true;  // what cannot be read lies where the first commit's record belongs
   co_await read_all(store, memory,
                     [&](const CommitRecord& record, const Extent& at, std::uint32_t root,
                         const std::string& fault) {
                       if (!fault.empty()) {
                         newest.all_readable = false;
-                        only_first &= root == kFirstRoot % kRoots;
+                        only_first &= root == kFirstCommitRoot % kRoots;
                         if (newest.first_fault.empty())
                           newest.first_fault = tier_.place(at) + ": " + fault;
                         return;
@@ -142,22 +139,30 @@ async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
                                     "nothing was written. Put the files back that belong together, "
                                     "or name another store.");
   }
-  if (newest.root != 0) {
-    co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
-    std::string fault;
-    (void)CommitRecord::read(memory, store, fault);
-    if (fault.empty()) co_return newest;
-    newest.first_fault = tier_.place(best) + ": " + fault + " when it was read again";
-  }
-  // A first commit that did not complete: nothing was committed before.
-  const bool first_is_torn = newest.root == 0 && only_first;
-  if (!newest.first_fault.empty() && !first_is_torn) {
-    throw Error(Code::kCorrupt,
-                "store '" + store_ + "': no commit record is whole: " + newest.first_fault +
-                    "; nothing was written. The file was changed or the drive is failing: restore "
-                    "the store from a copy, or begin again under another name.");
-  }
+  // A first commit that did not complete is no damage: nothing was committed before.
+  if (newest.root == 0 || (newest.epoch == 0 && !only_first))
+    refuse_without_record(newest.first_fault);
+  co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
+  std::string fault;
+  (void)CommitRecord::read(memory, store, fault);
+  if (!fault.empty())
+    refuse_without_record(tier_.place(best) + ": " + fault + " when it was read again");
   co_return newest;
+}
+
+// `fault`: of a record; empty: there are only zeros.
+void CommitRing::refuse_without_record(const std::string& fault) const {
+  std::string what = "no commit record is whole: " + fault;
+  if (fault.empty()) {
+    what = "no commit record is left: ";
+    for (std::uint32_t d = 0; d < drives_; ++d)
+      what += (d == 0 ? "" : " and ") + tier_.file_path(d);
+    what += drives_ == 1 ? " has zeros where its ring was" : " have zeros where their rings were";
+  }
+  throw Error(Code::kCorrupt,
+              "store '" + store_ + "': " + what +
+                  "; nothing was written. The file was changed or the drive is failing: restore "
+                  "the store from a copy, or begin again under another name.");
 }
 
 async::Task<> CommitRing::read_epoch(const RunBytes& store, std::uint64_t epoch,
@@ -184,13 +189,13 @@ async::Task<> CommitRing::read_epoch(const RunBytes& store, std::uint64_t epoch,
                   "the store from a copy, or begin again under another name.");
 }
 
-async::Task<> CommitRing::write(const CommitRecord& record) {
+async::Task<> CommitRing::write(const CommitRecord& record, const char* action) {
   const std::span<const std::byte> bytes = record.place();
   async::TaskGroup writes;
   for (std::uint32_t d = 0; d < drives_; ++d) {
     for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
       writes.spawn(tier_.write_in_place(place_of(record.head().root, copy, d, bytes.size()), bytes,
-                                        Priority::kDemand, subject("commit")));
+                                        Priority::kDemand, subject(action)));
     }
   }
   co_await writes.join();

@@ -24,31 +24,33 @@ class CommitRing {
   // Throws kCorrupt for a file that is damaged, or of another store or rank; kUnsupported for one
   // of another format; kNotFound naming the drive that is missing. Returns the first drive's.
   async::Task<StoreHead> read_heads(std::span<std::byte> page, std::uint32_t rank);
-  // Writes headers, an empty ring and the registration (whole pages), and syncs them. `memory`:
-  // place_bytes, aligned.
+  // Writes headers, an empty ring and the registration (whole pages). write() of the first record
+  // syncs them. `memory`: place_bytes, aligned.
   async::Task<> format(const RunBytes& store, std::uint32_t rank, std::uint32_t world_size,
                        std::span<const std::byte> registration, std::span<std::byte> memory);
 
   struct Newest {
-    std::uint64_t root = 0;         // 0: nothing was ever committed
-    std::uint64_t epoch = 0;        // of that root
+    std::uint64_t root = 0;
+    std::uint64_t epoch = 0;        // of that root; 0: nothing was ever committed
     std::uint64_t incarnation = 0;  // the largest of any record
     bool all_readable = true;       // false: a place holds neither a whole record nor zeros
     std::string first_fault;        // of such a place
   };
-  // Leaves the newest whole record in `memory`. Throws kCorrupt if places were written and none is
-  // whole, unless they are those of the first record.
+  // Leaves the newest whole record in `memory`. Throws kCorrupt if there is none, or none of a
+  // commit where one was damaged that was not the first, which a crash may have torn.
   async::Task<Newest> read_newest(const RunBytes& store, std::span<std::byte> memory);
   // Leaves the newest record of `epoch` in `memory`, the one before the newest. Throws kCorrupt if
   // there is none.
   async::Task<> read_epoch(const RunBytes& store, std::uint64_t epoch, std::span<std::byte> memory);
   // Writes a sealed record to its places on all drives, and syncs it. What it names is synced.
-  async::Task<> write(const CommitRecord& record);
+  // `action`: for errors.
+  async::Task<> write(const CommitRecord& record, const char* action = "commit");
 
  private:
   async::Task<> write_registration(std::span<const std::byte> registration, std::uint32_t drive,
                                    std::span<std::byte> memory);
   void refuse_other_format(const StoreHead& head, std::uint32_t drive) const;
+  [[noreturn]] void refuse_without_record(const std::string& fault) const;
   // Reads every place; each(record, extent, root's place, fault) for those that
   // were written.
   template <class Each>

@@ -14,6 +14,9 @@
 // roots 6 and 5 lie in 0, 1 and 4, 5. A root is written only when all bytes that it names are
 // synced on all drives, so one whole copy on any drive proves them.
 //
+// Root 1 is written when the store is made, before its files have their names. It is of epoch 0,
+// which is nobody's state. So a ring without any root was wiped: it is none of a new store.
+//
 // Roots count the records of one rank, epochs the commits of all. They part when a store is opened:
 // the epoch that is taken over is written again as the next root. A rank that was one epoch ahead
 // of another goes back. Root 7 of rank 0 is epoch 7, root 6 of rank 1 epoch 6; opened again, both
@@ -38,6 +41,8 @@ inline constexpr std::uint32_t kStoreVersion = 3;
 inline constexpr std::uint64_t kStoreHeadBytes = 4096;
 inline constexpr std::uint32_t kRoots = 3, kCopies = 2;
 inline constexpr std::uint32_t kRingPlaces = kRoots * kCopies;
+// The root that is written when the store is made, and that of the first commit.
+inline constexpr std::uint64_t kRootOfMaking = 1, kFirstCommitRoot = 2;
 
 // Of a file: whose it is, and how its ring is cut. Little-endian, as everything here.
 struct StoreHead {
@@ -82,8 +87,8 @@ struct CommitHead {
   std::uint32_t version;
   std::uint32_t head_bytes;
   RunBytes store;
-  std::uint64_t root;         // counts commit records of this rank; 1 is the first
-  std::uint64_t epoch;        // counts commits of all ranks: the same state on each of them
+  std::uint64_t root;         // counts commit records of this rank; 1 is that of the making
+  std::uint64_t epoch;        // counts commits of all ranks: the same state on each; 0: no commit
   std::uint64_t incarnation;  // counts openings of the store; part of every generation
   std::uint64_t steps, skipped;
   CommitCounts counts;
@@ -127,8 +132,8 @@ class CommitRecord {
   // `memory`: place_bytes(counts), aligned. An empty record of these counts.
   static CommitRecord make(std::span<std::byte> memory, const CommitCounts& counts,
                            const RunBytes& store);
-  // The record that lies in `memory`; `fault` says why there is none, and "empty" if the place was
-  // never written.
+  // The record that lies in `memory`; `fault` says why there is none, and "empty" if there are only
+  // zeros.
   static CommitRecord read(std::span<std::byte> memory, const RunBytes& store, std::string& fault);
 
   CommitHead& head() const noexcept { return *reinterpret_cast<CommitHead*>(memory_.data()); }

@@ -4,7 +4,11 @@
 // at every request that their drives get, on each I/O queue.
 //
 // HEADRACE_KILL_EVERY: kills at every n-th request only.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +22,7 @@
 #include <iostream>
 #include <limits>
 
+#include "base/unique_fd.hpp"
 #include "engine/parts.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
@@ -25,6 +30,7 @@
 #include "support/killing_queue.hpp"
 #include "support/scripted_trainer.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/dead_runs.hpp"
 #include "swap/store_format.hpp"
 
 namespace headrace::durable_test {
@@ -504,6 +510,19 @@ class DurableRefusal : public ::testing::Test {
       stream.put(static_cast<char>(byte ^ 1));
     }
   }
+  // The two files as they were, or one of them.
+  void put_back(const std::vector<std::string>& contents, std::size_t first = 0,
+                std::size_t last = 1) {
+    for (std::size_t file = first; file <= last; ++file)
+      std::ofstream(files()[file], std::ios::binary) << contents[file];
+  }
+  void train_on(std::uint64_t last) {
+    Engine engine(settings_, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, last);
+    engine.close();
+  }
+
   const TemporaryDirectory directory_;
   const std::vector<std::string> paths_ = directory_.drives(2);
   const Settings settings_ = durable(paths_);
@@ -717,6 +736,31 @@ TEST_F(DurableRefusal, FindsDamage) {
   expect_refused(Code::kIo, "the file ends there", [&] { open(settings_); });
 }
 
+void wipe_ring(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  swap::StoreHead head;
+  file.read(reinterpret_cast<char*>(&head), sizeof head);
+  file.seekp(swap::kStoreHeadBytes);
+  file << std::string(swap::kRingPlaces * head.commit_bytes, '\0');
+}
+
+// The slots are whole, and nothing says which of them belong together: that is no new store.
+TEST_F(DurableRefusal, NamesRingsThatWereWiped) {
+  for (const auto& file : files()) wipe_ring(file);
+  expect_refused(Code::kCorrupt,
+                 "no commit record is left: " + files()[0].string() + " and " + files()[1].string(),
+                 [&] { open(settings_); });
+  expect_refused(Code::kCorrupt, "restore the store from a copy", [&] { open(settings_); });
+}
+
+TEST_F(DurableRefusal, GoesOnByTheRingOfAnotherDrive) {
+  wipe_ring(files()[0]);
+  Engine engine(settings_, quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  train_to(engine, trainer, kSteps);
+  EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
+}
+
 // One copy of the newest record is damaged: the other serves, after all of it was verified.
 TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
   for (std::uint64_t page = 1; page < 4; ++page) change(0, 4096 * page + 200, 1);
@@ -728,6 +772,10 @@ TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
   train_to(engine, trainer, kSteps);
   EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
 }
+
+// ---- stores that were never whole ----
+
+// ---- paths ----
 
 // Every byte of a slot that counts is covered: a flipped one is found before or when it is used.
 TEST_F(DurableRefusal, NeverUsesAFlippedByte) {

@@ -345,7 +345,7 @@ TEST_F(InspectStoreTest, ShowsTheNewestCommitAndTheSlotsOfItsTiles) {
   const StoreFacts& store = *found.store;
   EXPECT_EQ(store.steps, 4u);
   EXPECT_EQ(store.epoch, 4u);
-  EXPECT_EQ(store.commit, 5u) << "written again when it was opened";
+  EXPECT_EQ(store.commit, 6u) << "one of the making, and one when it was opened again";
   EXPECT_EQ(store.opening, 1u);
   EXPECT_EQ(store.ranks, 1u);
   EXPECT_TRUE(store.torn.empty());
@@ -363,7 +363,7 @@ TEST_F(InspectStoreTest, ShowsTheNewestCommitAndTheSlotsOfItsTiles) {
   EXPECT_TRUE(found.streams.contains("weight"));
   const std::string text = inspection_text({found});
   for (const char* part :
-       {"rank 0 of 1, drive 0 of 1", "step 4, epoch 4, commit record 5, opening 1", "of opening 1",
+       {"rank 0 of 1, drive 0 of 1", "step 4, epoch 4, commit record 6, opening 1", "of opening 1",
         "  in slot ", "all whole"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   EXPECT_EQ(find_swap_files(drive_.string()), std::vector<std::string>{file()});
@@ -470,6 +470,19 @@ TEST_F(InspectStoreTest, ATornCommitRecordIsNamedAndTheOneBeforeItCounts) {
   EXPECT_NE(inspection_text({look()}).find("header's checksum differs"), std::string::npos);
   fs::resize_file(file(), 100);
   EXPECT_NE(inspection_text({look()}).find("DAMAGED at 0"), std::string::npos);
+}
+
+TEST_F(InspectStoreTest, ARingWithoutARecordIsDamage) {
+  train(settings(), 3);
+  const std::uint64_t bytes = swap::kRingPlaces * look().store->place_bytes;
+  {
+    std::fstream out(file(), std::ios::in | std::ios::out | std::ios::binary);
+    out.seekp(swap::kStoreHeadBytes);
+    out << std::string(bytes, '\0');
+  }
+  const SwapInspection found = look();
+  EXPECT_GE(found.damaged, 1u);
+  EXPECT_NE(inspection_text({found}).find("no commit record is left"), std::string::npos);
 }
 
 TEST_F(InspectStoreTest, AFrozenTileHasAWeightAloneAndAStoreWithoutAStepNothing) {

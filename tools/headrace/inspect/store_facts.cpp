@@ -73,16 +73,19 @@ swap::CommitRecord read_record(FileWindow& file, std::uint64_t offset, std::span
   }
 }
 
-// As CommitRing::read_newest() judges: a first commit that did not end is no damage.
-void judge_ring(StoreFacts& facts) {
-  if (facts.commit != 0 || facts.torn.empty()) return;
+// As CommitRing::read_newest() judges: a first commit that did not end is no damage. `made`: the
+// record of the store's making is there.
+void judge_ring(StoreFacts& facts, bool made) {
+  if (facts.commit != 0) return;
   const auto is_first = [&](const StoreFacts::Torn& torn) {
     const std::uint64_t place = (torn.offset_bytes - swap::kStoreHeadBytes) / facts.place_bytes;
-    return place / swap::kCopies == 1;
+    return place / swap::kCopies == swap::kFirstCommitRoot % swap::kRoots;
   };
-  if (std::ranges::all_of(facts.torn, is_first)) return;
-  facts.damage_offset = facts.torn.front().offset_bytes;
-  facts.damage = "no commit record is whole: " + facts.torn.front().fault;
+  if (made && std::ranges::all_of(facts.torn, is_first)) return;
+  const bool wiped = facts.torn.empty();
+  facts.damage_offset = wiped ? swap::kStoreHeadBytes : facts.torn.front().offset_bytes;
+  facts.damage = wiped ? "no commit record is left: there are zeros where the ring was"
+                       : "no commit record is whole: " + facts.torn.front().fault;
 }
 }  // namespace
 
@@ -107,15 +110,20 @@ StoreFacts read_store(FileWindow& file) {
   facts.drives = head.drives;
   facts.place_bytes = head.commit_bytes;
   std::vector<std::uint64_t> memory(head.commit_bytes / sizeof(std::uint64_t));
+  bool made = false;
   for (std::uint32_t place = 0; place < swap::kRingPlaces; ++place) {
     const std::uint64_t offset = swap::kStoreHeadBytes + place * head.commit_bytes;
     std::string fault;
     const auto record =
         read_record(file, offset, std::as_writable_bytes(std::span(memory)), head.store, fault);
-    if (fault.empty() && record.head().root > facts.commit) take_record(facts, record);
+    if (fault.empty() && record.head().epoch == 0) {
+      made = true;
+    } else if (fault.empty() && record.head().root > facts.commit) {
+      take_record(facts, record);
+    }
     if (!fault.empty() && fault != swap::kEmptyPlace) facts.torn.push_back({offset, fault});
   }
-  judge_ring(facts);
+  judge_ring(facts, made);
   file.forget();
   return facts;
 }

@@ -22,7 +22,7 @@ struct StoreFacts {
   swap::RunBytes id{};
   std::uint32_t rank = 0, ranks = 0, drive = 0, drives = 0;
   std::uint64_t place_bytes = 0;        // of the ring
-  std::uint64_t commit = 0;             // the number of the newest whole record; 0: none
+  std::uint64_t commit = 0;             // the number of the newest whole record; 0: no commit
   std::uint64_t commits_meanwhile = 0;  // that an engine made while the file was looked at
   std::uint64_t unsettled_tiles = 0;    // written anew at every look: not verified
   std::uint64_t epoch = 0, opening = 0, steps = 0, skipped = 0, trainer_state_bytes = 0;

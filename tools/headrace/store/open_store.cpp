@@ -131,8 +131,8 @@ OpenStore::OpenStore(const StorePlace& place)
   newest_ = async::call(*conductor_, nullptr, [&] {
     return ring.read_newest(head_.store, {memory_.get(), head_.commit_bytes});
   });
-  if (root() == 0) return;
   record_ = record_in(memory_, head_);
+  if (epoch() == 0) return;
   read_registration();
   refuse_truncated();
 }
@@ -359,7 +359,7 @@ std::span<const std::byte> OpenStore::read_chunk(const StoredTile& tile, const S
 
 Verified OpenStore::verify(const std::function<void()>& each_tile) {
   Verified out;
-  if (root() == 0) return out;
+  if (epoch() == 0) return out;
   if (!registration_fault_.empty()) out.damage.push_back(registration_fault_);
   for (std::uint32_t t = 0; t < tiles(); ++t) {
     each_tile();

@@ -64,12 +64,11 @@ class OpenStore {
 
   const swap::StoreHead& head() const noexcept { return head_; }
   // 0: nothing was ever committed.
-  std::uint64_t root() const noexcept { return newest_.root; }
   std::uint64_t epoch() const noexcept { return newest_.epoch; }
   // Of a place of the ring that holds neither a whole record nor zeros; empty: there is none.
   const std::string& ring_fault() const noexcept { return newest_.first_fault; }
   // The steps of the present epoch, the newest at first; 0 without one.
-  std::uint64_t steps() const noexcept { return root() == 0 ? 0 : record_->head().steps; }
+  std::uint64_t steps() const noexcept { return record_->head().steps; }
   std::uint64_t size_bytes() const noexcept;
   // From here on the epoch before the newest, or the newest itself. Throws kCorrupt without it.
   void go_to(std::uint64_t epoch);
