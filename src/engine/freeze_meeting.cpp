@@ -36,6 +36,7 @@ void FreezeMeeting::begin_pass() { meeting_.meet({}); }
 FreezeMeeting::Agreed FreezeMeeting::agree(const Found& mine) {
   Said said;
   said.has_files = mine.has_files ? 1 : 0;
+  said.half_made = mine.half_made ? 1 : 0;
   said.epoch = mine.epoch;
   said.store = mine.store;
   said.fresh = mine.fresh;
@@ -55,6 +56,12 @@ void FreezeMeeting::refuse_unlike(const std::vector<Said>& all) const {
   const std::string of_newest = rank_text(static_cast<std::size_t>(newest - all.begin())) +
                                 " has epoch " + std::to_string(newest->epoch) + " of it, and ";
   for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].half_made != 0) {
+      refuse(Code::kNotFound,
+             of_newest + rank_text(r) +
+                 " lacks files of its drives; nothing was written. Mount all drives and give their "
+                 "paths as before in headrace.nvme_paths, or name another store.");
+    }
     if (all[r].has_files == 0) {
       refuse(Code::kNotFound,
              of_newest + rank_text(r) +
@@ -78,10 +85,11 @@ void FreezeMeeting::refuse_unlike(const std::vector<Said>& all) const {
 
 // Another rank's files on a path are those of a shared path, or paths were mixed up.
 void FreezeMeeting::refuse_files_of_others(const std::vector<Said>& all) const {
+  const auto has_some = [&](std::size_t r) { return (all[r].has_files | all[r].half_made) != 0; };
   for (std::size_t r = 0; r < all.size(); ++r) {
     const std::uint32_t other = all[r].files_of_rank;
-    if (all[r].has_files != 0 || other == kNoRank) continue;
-    if (other < all.size() && all[other].has_files != 0) continue;
+    if (has_some(r) || other == kNoRank) continue;
+    if (other < all.size() && has_some(other)) continue;
     refuse(Code::kNotFound,
            "the paths of " + rank_text(r) + " have files of " + rank_text(other) +
                " and none of its own; nothing was written. Give each of as many ranks as before "

@@ -40,6 +40,7 @@ class FreezeMeeting {
   static constexpr std::uint32_t kNoRank = ~0u;
   struct Found {
     bool has_files = false;
+    bool half_made = false;                 // files were cut off while they were made: none counts
     std::uint64_t epoch = 0;                // the newest; 0: none
     swap::RunBytes store{};                 // of the files
     swap::RunBytes fresh{};                 // for a new store
@@ -69,7 +70,7 @@ class FreezeMeeting {
   struct Said {
     std::uint64_t epoch = 0, steps = 0, print = 0;
     swap::RunBytes store{}, fresh{};
-    std::uint32_t has_files = 0, files_of_rank = kNoRank, measures = 0, unused = 0;
+    std::uint32_t has_files = 0, files_of_rank = kNoRank, measures = 0, half_made = 0;
   };
   static_assert(ranks::Meeting<Said>::kMessageBytes == 1032,
                 "headrace/collective.hpp names the size");

@@ -286,6 +286,7 @@ void Startup::open_store(Running& r) {
     store_->forget();
     refuse_without_room(r.plan);
   }
+  store_->remove_remains();
   deal_by_speed(r);
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);
   r.swap->continue_run(agreed.store);

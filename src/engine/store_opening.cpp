@@ -18,12 +18,46 @@ constexpr std::uint64_t kMostCommitBytes = 256 * base::kMiB;
 StoreOpening::StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths)
     : in_(inputs), paths_(paths) {
   try {
-    put_paths_in_order();
+    find_files();
     refuse_by_resume();
   } catch (const Error&) {
     if (in_.collective->world_size() == 1) throw;
     refusal_ = std::current_exception();
   }
+}
+
+void StoreOpening::find_files() {
+  try {
+    put_paths_in_order();
+  } catch (const Error& error) {
+    if (error.code() != Code::kNotFound || !is_half_made()) throw;
+  }
+  if (exists_) return;
+  if (!half_made_) remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
+  // The plan may count on what will be free.
+  for (std::size_t p = 0; p < paths_.size(); ++p)
+    paths_[p].free_bytes += remains_->bytes_on_paths()[p];
+}
+
+// Of files of which some are missing: whether a kill while they were made explains that. From then
+// on they are held.
+bool StoreOpening::is_half_made() {
+  remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
+  half_made_ = remains_->nothing_committed();
+  if (!half_made_) remains_.reset();
+  exists_ = !half_made_;
+  return half_made_;
+}
+
+void StoreOpening::remove_remains() {
+  if (!remains_) return;
+  if (remains_->has_named()) {
+    in_.log(LogLevel::kWarning, "store '" + in_.settings.store +
+                                    "' was cut off while it was made, and holds no step: its files "
+                                    "are removed, and it is made anew");
+  }
+  remains_->remove();
+  remains_.reset();
 }
 
 void StoreOpening::refuse_by_resume() const {
@@ -33,6 +67,11 @@ void StoreOpening::refuse_by_resume() const {
            "exists, and headrace.resume is \"never\"; nothing was written. Name another store, "
            "remove it with `headrace store remove " +
                s.store + " PATH...`, or set headrace.resume to \"auto\" to continue from it.");
+  }
+  if (half_made_ && s.resume == Resume::kRequire) {
+    refuse(Code::kNotFound,
+           "was cut off while it was made and holds no committed step, and headrace.resume is "
+           "\"require\"; nothing was written. Set headrace.resume to \"auto\" to begin it anew.");
   }
   if (!exists_ && s.resume == Resume::kRequire) {
     refuse(Code::kNotFound,
@@ -116,7 +155,8 @@ swap::CommitRing StoreOpening::ring(swap::SwapTier& tier) const {
 FreezeMeeting::Found StoreOpening::look(async::Conductor& conductor, swap::SwapTier* tier,
                                         const EpochTerms& terms, std::span<std::byte> memory) {
   if (refusal_) std::rethrow_exception(refusal_);
-  FreezeMeeting::Found found{.has_files = exists_, .files_of_rank = files_of_rank_};
+  FreezeMeeting::Found found{
+      .has_files = exists_, .half_made = half_made_, .files_of_rank = files_of_rank_};
   if (tier != nullptr) read_newest(conductor, *tier, terms, memory);
   found.epoch = newest_.epoch;
   found.store = id_;

@@ -15,6 +15,7 @@
 #include "engine/inputs.hpp"
 #include "swap/commit_ring.hpp"
 #include "swap/store_file.hpp"
+#include "swap/store_remains.hpp"
 #include "swap/swap_tier.hpp"
 
 namespace headrace::engine {
@@ -23,6 +24,7 @@ class StoreOpening {
  public:
   // Looks for the store below the paths, and puts these into the order of its drives. Throws
   // kNotFound, kWrongState as headrace.resume says, and where a drive's file is missing or doubled.
+  // A store that was cut off while it was made (store_remains.hpp) does not exist.
   // With several ranks look() throws that, so that all of them learn of it.
   StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths);
 
@@ -48,11 +50,15 @@ class StoreOpening {
   void publish();
   // Throws kNotFound if headrace.resume asks for a committed step: there is none on any rank.
   void refuse_without_epoch() const;
+  // Once the ranks make the store anew: removes what a start that was cut off has left of it.
+  void remove_remains();
   // From now on open() makes new files.
   void forget() noexcept { exists_ = false; }
 
  private:
+  void find_files();
   void put_paths_in_order();
+  bool is_half_made();
   void refuse_by_resume() const;
   void read_newest(async::Conductor& conductor, swap::SwapTier& tier, const EpochTerms& terms,
                    std::span<std::byte> memory);
@@ -64,8 +70,9 @@ class StoreOpening {
 
   const Inputs& in_;
   std::vector<swap::PathProbe>& paths_;
-  bool exists_ = false;
-  std::exception_ptr refusal_;  // kept until the ranks meet
+  bool exists_ = false, half_made_ = false;
+  std::optional<swap::StoreRemains> remains_;  // of a store that does not exist
+  std::exception_ptr refusal_;                 // kept until the ranks meet
   std::uint32_t files_of_rank_ = FreezeMeeting::kNoRank;
   swap::CommitRing::Newest newest_;
   swap::RunBytes id_{};

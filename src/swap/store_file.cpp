@@ -147,31 +147,22 @@ void sync_directory(int fd, const std::string& path) {
 }
 
 // Whose file it is; no value if it is not named as one.
-std::optional<StoreName> name_of_file(const std::string& file) {
-  constexpr std::string_view kRank = "rank";
-  StoreName name;
-  if (!file.starts_with(kRank)) return std::nullopt;
+std::optional<StoreName> name_of_file(const std::string& store, const std::string& file) {
+  constexpr std::string_view kRank = "rank", kNew = kBeingMade;
+  StoreName name{store, 0, 0, file.starts_with(kNew)};
+  const std::size_t begin = name.being_made ? kNew.size() : 0;
+  if (file.compare(begin, kRank.size(), kRank) != 0) return std::nullopt;
   const char* const end = file.data() + file.size();
-  const char* const dot = std::from_chars(file.data() + kRank.size(), end, name.rank).ptr;
+  const char* const dot = std::from_chars(file.data() + begin + kRank.size(), end, name.rank).ptr;
   if (dot != end) std::from_chars(dot + 1, end, name.drive);
   return name.file() == file ? std::optional(name) : std::nullopt;
 }
-
-// Takes no lock. Throws kIo if a directory of that name is not this user's.
-std::vector<StoreName> files_of_store(const PathProbe& path, const std::string& store) {
-  std::vector<StoreName> files;
-  const UniqueFd user = find_user_directory(path.path);
-  const std::string name = StoreName{store}.directory();
-  const UniqueFd directory =
-      user ? find_directory(user.get(), name, path.path + "/" + user_directory_name() + "/" + name)
-           : UniqueFd();
-  if (!directory) return files;
-  for (const std::string& file : names_in(directory.get())) {
-    if (const auto found = name_of_file(file)) files.push_back(*found);
-  }
-  return files;
-}
 }  // namespace
+
+std::string StoreName::file() const {
+  return (being_made ? kBeingMade : "") + ("rank" + std::to_string(rank)) + "." +
+         std::to_string(drive) + ".store";
+}
 
 StoreFile::StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_bytes)
     : DriveFile({}, size_bytes),
@@ -186,9 +177,11 @@ StoreFile::StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_b
   close_in_forked_child(replaced_);
 }
 
-std::string StoreFile::temporary_name() const { return kBeingMade + name_.file(); }
+StoreName StoreFile::temporary_name() const {
+  return {name_.store, name_.rank, name_.drive, /*being_made=*/true};
+}
 
-std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreName& name,
+std::unique_ptr<StoreFile> StoreFile::hold(const PathProbe& path, const StoreName& name,
                                            StoreUse use) {
   std::unique_ptr<StoreFile> store(new StoreFile(path, name, 0));
   const UniqueFd user = find_user_directory(path.path);
@@ -201,16 +194,33 @@ std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreNam
   const std::optional<std::uint64_t> size =
       open_locked(store->file_, directory.get(), name.file(), store->path_, path.direct, use);
   if (!size) refuse("could not open", store->path_, ENOENT);
-  if (*size < base::kIoAlignment) {
-    throw Error(Code::kCorrupt, store->path_ + " was truncated: it has " + std::to_string(*size) +
+  store->size_bytes_ = *size;
+  return store;
+}
+
+std::unique_ptr<StoreFile> StoreFile::open(const PathProbe& path, const StoreName& name,
+                                           StoreUse use) {
+  std::unique_ptr<StoreFile> store = hold(path, name, use);
+  const std::uint64_t size = store->size_bytes_;
+  if (size < base::kIoAlignment) {
+    throw Error(Code::kCorrupt, store->path_ + " was truncated: it has " + std::to_string(size) +
                                     " bytes, and its header alone has " +
                                     std::to_string(base::kIoAlignment) +
                                     "; the store stays as it is; restore it from a copy, or name "
                                     "another headrace.store");
   }
-  if (use == StoreUse::kWrite) check_file_size_limit(store->path_, *size);
-  store->size_bytes_ = base::align_down(*size, base::kIoAlignment);
+  if (use == StoreUse::kWrite) check_file_size_limit(store->path_, size);
+  store->size_bytes_ = base::align_down(size, base::kIoAlignment);
   return store;
+}
+
+void StoreFile::remove() {
+  if (::unlink(path_.c_str()) == 0) return;
+  throw Error(Code::kIo,
+              "could not remove " + path_ + ": " + base::errno_text(errno) +
+                  "; what was removed before it is gone, so the store cannot be used; "
+                  "remove its folder by hand",
+              errno);
 }
 
 std::unique_ptr<StoreFile> StoreFile::create(const PathProbe& path, const StoreName& name,
@@ -228,7 +238,7 @@ void StoreFile::make(const PathProbe& path, const LogSink& log) {
   maker_pid_ = static_cast<int>(::getpid());
   reclaim_dead_runs(user_directory_.get(), user_path_, base::sink_or_stderr(log));
   make_place();
-  const std::string temporary = temporary_name();
+  const std::string temporary = temporary_name().file();
   open_locked(replaced_, directory_.get(), name_.file(), path_, path.direct);
   if (UniqueFd left;
       open_locked(left, directory_.get(), temporary, directory_path() + "/" + temporary, false)) {
@@ -255,7 +265,7 @@ void StoreFile::make_place() {
 void StoreFile::publish() {
   HEADRACE_CHECK(made_, "a file is published once, by who made it");
   sync_to_drive(file_.get(), path_);
-  const std::string from = temporary_name(), to = name_.file();
+  const std::string from = temporary_name().file(), to = name_.file();
   if (::renameat(directory_.get(), from.c_str(), directory_.get(), to.c_str()) != 0)
     refuse("could not rename", directory_path() + "/" + from, errno);
   made_ = false;
@@ -277,7 +287,7 @@ StoreFile::~StoreFile() {
 
 void StoreFile::remove_unpublished() {
   try {
-    if (made_) ::unlinkat(directory_.get(), temporary_name().c_str(), 0);
+    if (made_) ::unlinkat(directory_.get(), temporary_name().file().c_str(), 0);
     if (lock_exclusive(user_directory_.get(), user_path_, kLockTries) != LockOutcome::kTaken)
       return;  // somebody is making something there
     ::unlinkat(user_directory_.get(), name_.directory().c_str(), AT_REMOVEDIR);
@@ -287,11 +297,25 @@ void StoreFile::remove_unpublished() {
   }
 }
 
+std::vector<StoreName> files_of_store(const PathProbe& path, const std::string& store) {
+  std::vector<StoreName> files;
+  const UniqueFd user = find_user_directory(path.path);
+  const std::string name = StoreName{store}.directory();
+  const UniqueFd directory =
+      user ? find_directory(user.get(), name, path.path + "/" + user_directory_name() + "/" + name)
+           : UniqueFd();
+  if (!directory) return files;
+  for (const std::string& file : names_in(directory.get())) {
+    if (const auto found = name_of_file(store, file)) files.push_back(*found);
+  }
+  return files;
+}
+
 std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::string& store,
                                            std::uint32_t rank) {
   std::vector<std::uint32_t> drives;
   for (const StoreName& name : files_of_store(path, store)) {
-    if (name.rank == rank) drives.push_back(name.drive);
+    if (name.rank == rank && !name.being_made) drives.push_back(name.drive);
   }
   std::ranges::sort(drives);
   return drives;
@@ -301,7 +325,8 @@ std::optional<std::uint32_t> another_rank_in_store(const PathProbe& path, const 
                                                    std::uint32_t rank) {
   std::optional<std::uint32_t> lowest;
   for (const StoreName& name : files_of_store(path, store)) {
-    if (name.rank != rank) lowest = std::min(name.rank, lowest.value_or(name.rank));
+    if (name.rank != rank && !name.being_made)
+      lowest = std::min(name.rank, lowest.value_or(name.rank));
   }
   return lowest;
 }

@@ -6,6 +6,8 @@
 // A file's lock belongs to the open file that the drive's queue works on. A killed process may
 // leave writes in the kernel. These hold the open file, and so the lock, until they have ended: no
 // successor opens a file that late writes may still reach. Forked children close it.
+//
+// While it is made, a file is called ".new-rank<r>.<drive>.store".
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,10 +24,9 @@ namespace headrace::swap {
 struct StoreName {
   std::string store;
   std::uint32_t rank = 0, drive = 0;
+  bool being_made = false;
   std::string directory() const { return "store-" + store; }
-  std::string file() const {
-    return "rank" + std::to_string(rank) + "." + std::to_string(drive) + ".store";
-  }
+  std::string file() const;
 };
 
 // A reader needs no right to write, changes no permissions, and shares the lock with others.
@@ -43,6 +44,10 @@ class StoreFile : public DriveFile {
   //   kUnsupported  the file system has no locks
   static std::unique_ptr<StoreFile> open(const PathProbe& path, const StoreName& name,
                                          StoreUse use = StoreUse::kWrite);
+  // Takes the lock of a file whatever it holds, to look at it or to remove it. Throws as open(),
+  // but for kCorrupt and kNoSpace.
+  static std::unique_ptr<StoreFile> hold(const PathProbe& path, const StoreName& name,
+                                         StoreUse use = StoreUse::kWrite);
   // Makes a file of this size under a temporary name, with its lock held and all its blocks
   // reserved, and removes what a dead run left under that name, and dead runs. Throws as open() and
   // SwapFile, and leaves nothing behind. A file that has the name already stays until publish()
@@ -54,6 +59,9 @@ class StoreFile : public DriveFile {
 
   // Gives a created file its name, durably. The caller has written and synced the contents.
   void publish();
+  // Removes a file that open() or hold() gave. Throws kIo.
+  void remove();
+  const StoreName& name() const noexcept { return name_; }
 
  private:
   StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_bytes);
@@ -61,7 +69,7 @@ class StoreFile : public DriveFile {
   void make_place();
   void remove_unpublished();
   std::string directory_path() const { return user_path_ + "/" + name_.directory(); }
-  std::string temporary_name() const;
+  StoreName temporary_name() const;
 
   StoreName name_;
   std::string nvme_path_, user_path_;
@@ -71,8 +79,11 @@ class StoreFile : public DriveFile {
   int maker_pid_ = 0;                          // a forked child removes nothing
 };
 
-// The numbers of the drives whose files of that store and rank lie below a path, ascending. Takes
-// no lock. Throws kIo if a directory of that name is not this user's.
+// All files of a store below a path, of every rank, those that are being made too. Takes no lock.
+// Throws kIo if a directory of that name is not this user's.
+std::vector<StoreName> files_of_store(const PathProbe& path, const std::string& store);
+// The numbers of the drives whose files of that store and rank lie below a path, ascending. Throws
+// as well.
 std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::string& store,
                                            std::uint32_t rank);
 // The lowest other rank that has a file of that store there. Throws as well.

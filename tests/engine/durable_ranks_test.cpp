@@ -27,6 +27,7 @@
 #include "support/scripted_trainer.hpp"
 #include "support/socket_ranks.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/dead_runs.hpp"
 #include "swap/store_format.hpp"
 
 namespace headrace::durable_ranks_test {
@@ -611,6 +612,51 @@ TEST_F(RanksRefusal, NamesFilesOfACopyThatWentOnByItself) {
   expect_refused(2, settings_, "the files are of different runs");
   fs::copy_file(before.path() / "0", file(0), fs::copy_options::overwrite_existing);
   train(settings_, 5);
+}
+
+// ---- of two drives, one without its file ----
+
+class HalfMadeRank : public ::testing::Test {
+ protected:
+  fs::path file(std::uint32_t rank, std::uint32_t drive, const std::string& prefix = "") const {
+    return settings_.nvme_paths[drive] + "/" + swap::user_directory_name() + "/store-run/" +
+           prefix + "rank" + std::to_string(rank) + "." + std::to_string(drive) + ".store";
+  }
+  const TemporaryDirectory directory_;
+  const Settings settings_ = [this] {
+    Settings settings = durable(directory_.string());
+    settings.nvme_paths = directory_.drives(2);
+    return settings;
+  }();
+};
+
+TEST_F(HalfMadeRank, IsBegunAnewWithTheOthers) {
+  for (const bool both : {false, true}) {
+    expect_no_error(run_world(2, settings_, [](Rank&) {}));
+    fs::rename(file(1, 1), file(1, 1, swap::kBeingMade));
+    if (both) fs::remove(file(0, 1));
+    expect_no_error(run_world(2, settings_, [&](Rank& rank) {
+      EXPECT_FALSE(rank.engine.resumed());
+      EXPECT_EQ(rank.trainer.hashes(), expected(2)[0]);
+    }));
+    EXPECT_FALSE(fs::exists(file(1, 1, swap::kBeingMade)));
+    expect_no_error(run_world(2, settings_, [](Rank&) {}));
+  }
+}
+
+TEST_F(HalfMadeRank, IsRefusedWhereAnotherHasACommittedStep) {
+  expect_no_error(run_world(2, settings_, [](Rank&) {}));
+  const fs::path fresh = directory_.path() / "fresh";
+  fs::copy_file(file(1, 0), fresh);
+  expect_no_error(
+      run_world(2, settings_, [](Rank& rank) { train_to(rank.engine, rank.trainer, 1); }));
+  fs::copy_file(fresh, file(1, 0), fs::copy_options::overwrite_existing);
+  fs::remove(file(1, 1));
+  for (const std::string& error : run_world(2, settings_, [](Rank&) {}).errors)
+    EXPECT_NE(error.find("rank 0 has epoch 1 of it, and rank 1 lacks files of its drives"),
+              std::string::npos)
+        << error;
+  EXPECT_TRUE(fs::exists(file(1, 0)));
 }
 
 TEST_F(RanksRefusal, NamesAnotherFormat) {

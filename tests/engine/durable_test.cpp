@@ -775,6 +775,94 @@ TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
 
 // ---- stores that were never whole ----
 
+// What a kill leaves between the renames of two drives, or before the first.
+class HalfMadeStore : public ::testing::Test {
+ protected:
+  void make(std::uint64_t steps, std::size_t first_without_name = 1) {
+    {
+      Engine engine(settings_, quiet());
+      ScriptedTrainer trainer(engine, kGroups);
+      train_to(engine, trainer, steps);
+      engine.close();
+    }
+    for (std::size_t drive = first_without_name; drive < paths_.size(); ++drive)
+      std::filesystem::rename(file(drive), file(drive, swap::kBeingMade));
+  }
+  std::filesystem::path file(std::size_t drive, const std::string& prefix = "") const {
+    return paths_[drive] + "/" + swap::user_directory_name() + "/store-run/" + prefix + "rank0." +
+           std::to_string(drive) + ".store";
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_.path()))
+      if (!entry.is_directory()) found.push_back(entry.path().filename().string());
+    std::ranges::sort(found);
+    return found;
+  }
+  const std::vector<std::string> whole_ = {"rank0.0.store", "rank0.1.store"};
+  const TemporaryDirectory directory_;
+  const std::vector<std::string> paths_ = directory_.drives(2);
+  const Settings settings_ = durable(paths_);
+};
+
+TEST_F(HalfMadeStore, IsRemovedAndBegunAnewInWhateverOrderOfThePaths) {
+  for (const std::size_t without_name : {1u, 0u}) {
+    for (const bool turned : {false, true}) {
+      SCOPED_TRACE(std::to_string(without_name) + (turned ? " turned" : ""));
+      make(0, without_name);
+      Settings settings = settings_;
+      if (turned) std::ranges::reverse(settings.nvme_paths);
+      for (const std::uint64_t step : {0, 1}) {
+        Engine engine(settings, quiet());
+        ScriptedTrainer trainer(engine, kGroups);
+        ASSERT_EQ(engine.resumed() ? engine.resumed()->step : 0, step);
+        ASSERT_EQ(trainer.hashes(), expected()[step]);
+        train_to(engine, trainer, step + 1);
+        engine.close();
+      }
+      EXPECT_EQ(names(), whole_);
+      for (const std::string& path : paths_)
+        std::filesystem::remove_all(path + "/" + swap::user_directory_name());
+    }
+  }
+}
+
+TEST_F(HalfMadeStore, HoldsNoStepForAResumeThatRequiresOne) {
+  make(0);
+  Settings settings = settings_;
+  settings.resume = headrace::Resume::kRequire;
+  Engine engine(settings, quiet());
+  EXPECT_CODE(Code::kNotFound, const ScriptedTrainer trainer(engine, kGroups),
+              "holds no committed step");
+  EXPECT_EQ(names().size(), 2u) << "nothing was removed";
+}
+
+TEST_F(HalfMadeStore, IsNoneWithACommittedStepOrAnythingUnknown) {
+  make(2);
+  const auto refused = [&] {
+    Engine engine(settings_, quiet());
+    EXPECT_CODE(Code::kNotFound, const ScriptedTrainer trainer(engine, kGroups),
+                "lacks its file of drive 1 of 2");
+    EXPECT_TRUE(std::filesystem::exists(file(0)));
+    EXPECT_TRUE(std::filesystem::exists(file(1, swap::kBeingMade)));
+  };
+  refused();
+  std::filesystem::remove(file(0));
+  std::filesystem::remove(file(1, swap::kBeingMade));
+  make(0);
+  wipe_ring(file(0));
+  refused();
+}
+
+TEST_F(HalfMadeStore, ThatIsBeingMadeIsInUse) {
+  make(0);
+  const base::UniqueFd maker(::open(file(1, swap::kBeingMade).c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(maker.get(), LOCK_EX | LOCK_NB), 0);
+  Engine engine(settings_, quiet());
+  EXPECT_CODE(Code::kWrongState, const ScriptedTrainer trainer(engine, kGroups), "is in use");
+  EXPECT_TRUE(std::filesystem::exists(file(0)));
+}
+
 // ---- paths ----
 
 // Every byte of a slot that counts is covered: a flipped one is found before or when it is used.

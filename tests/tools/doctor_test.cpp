@@ -199,6 +199,22 @@ TEST_F(DoctorStore, SaysWhatIsThereOfItAndWhetherARunWouldGoOn) {
   EXPECT_EQ(row_of(look(settings()).rows, "store").value, "not there");
 }
 
+TEST_F(DoctorStore, SaysThatARunBeginsAStoreAnewThatIsHalfMade) {
+  {
+    Engine engine(settings());
+    const testing::ScriptedTrainer trainer(engine, {3000});  // no step
+  }
+  const fs::path folder = drive_.path() / swap::user_directory_name() / "store-run-1";
+  fs::rename(folder / "rank0.0.store", folder / ".new-rank0.0.store");
+  Settings s = settings();
+  const Section section = look(s);
+  EXPECT_EQ(row_of(section.rows, "store").value, "half made");
+  EXPECT_EQ(row_of(section.rows, "store").mark, Mark::kOk);
+  EXPECT_EQ(section.rows.size(), 2u) << "it needs room";
+  s.resume = Resume::kRequire;
+  EXPECT_EQ(row_of(look(s).rows, "store").mark, Mark::kNote);
+}
+
 TEST_F(DoctorStore, NeedsRoomForTwiceTheState) {
   Settings s = settings();
   Row row = row_of(look(s).rows, "room for it");

@@ -146,6 +146,44 @@ TEST_F(StoreToolTest, RemovesAllFilesAndNamesThem) {
   EXPECT_NE(none.err.find("has no files on these paths"), std::string::npos) << none.err;
 }
 
+// ---- what a kill leaves while a store is made ----
+
+TEST_F(StoreToolTest, ListsAStoreThatIsHalfMadeAndRemovesIt) {
+  const auto drives = drive_.drives(2);
+  for (const bool first_has_its_name : {true, false}) {
+    train(drives, 0);
+    for (int drive = first_has_its_name ? 1 : 0; drive < 2; ++drive) {
+      const fs::path path = file(drives[static_cast<std::size_t>(drive)], drive);
+      fs::rename(path, path.parent_path() / (swap::kBeingMade + path.filename().string()));
+    }
+    const Called listed = call(store, {"store", "list", drives[0], drives[1]});
+    EXPECT_EQ(listed.exit_code, 0) << listed.err;
+    EXPECT_NE(listed.out.find("run-1: half made"), std::string::npos) << listed.out;
+    EXPECT_NE(listed.out.find("headrace store remove run-1"), std::string::npos) << listed.out;
+    const Called removed = call(store, words("remove", drives));
+    EXPECT_EQ(removed.exit_code, 0) << removed.err;
+    for (const std::string& drive : drives)
+      EXPECT_FALSE(fs::exists(drive + "/" + swap::user_directory_name())) << removed.out;
+  }
+}
+
+TEST_F(StoreToolTest, AStoreWithAStepThatLacksAFileIsNotHalfMade) {
+  const auto drives = drive_.drives(2);
+  train(drives, 1);
+  const Called listed = call(store, {"store", "list", drives[0]});
+  EXPECT_NE(listed.out.find("run-1: incomplete"), std::string::npos) << listed.out;
+}
+
+TEST_F(StoreToolTest, RemovesTheFilesOfEveryRankFromEveryPath) {
+  train({drive_.string()}, 1);
+  const fs::path path = file(drive_.string(), 0);
+  fs::rename(path, path.parent_path() / "rank3.0.store");
+  fs::resize_file(path.parent_path() / "rank3.0.store", 7);
+  const Called removed = call(store, words("remove", {drive_.string()}));
+  EXPECT_EQ(removed.exit_code, 0) << removed.err;
+  EXPECT_FALSE(fs::exists(path.parent_path()));
+}
+
 // ---- ranks that are a commit apart ----
 
 // What a kill between the commits of two ranks leaves.

@@ -63,6 +63,8 @@ Row state_row(const ListedStore& store, const Settings& settings) {
       row.detail = store.state == "empty" ? "no step was committed: a run makes it anew"
                                           : "a run continues after this step";
     judge_resume(row, true, settings);
+  } else if (store.state == "half made") {
+    judge_resume(row, false, settings);
   } else if (store.state == "in use") {
     mark_store(row, Mark::kNote, "another run is refused until that one ends",
                "wait for it, or name another store");
@@ -134,7 +136,8 @@ Section store_section(const Settings& settings, const std::vector<std::string>& 
   Section section{.title = "Store " + settings.store, .path = "", .rows = {}};
   section.rows.push_back(state_row(store, settings));
   // Else its files are there, with all their blocks.
-  if (store.state == "empty") section.rows.push_back(room_row(probes, settings, parameters));
+  if (store.state == "empty" || store.state == "half made")
+    section.rows.push_back(room_row(probes, settings, parameters));
   return section;
 }
 }  // namespace headrace::tools

@@ -4,10 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "headrace/error.hpp"
 #include "store/common_epoch.hpp"
+#include "swap/store_remains.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -21,6 +23,20 @@ void refuse_without_first(const std::string& name, const std::vector<swap::PathP
                             "nothing was done. Name the paths of all ranks.",
                             name, *other));
   }
+}
+
+// Whether it was cut off while it was made.
+bool is_half_made(const std::string& name, const std::vector<swap::PathProbe>& paths) {
+  const swap::StoreRemains remains(paths, name, std::nullopt, swap::StoreUse::kRead);
+  return !remains.empty() && remains.nothing_committed();
+}
+
+void call_half_made(ListedStore& store) {
+  store.state = "half made";
+  store.why =
+      "it was cut off while it was made, and holds no step: the next run begins it anew, and "
+      "`headrace store remove " +
+      store.name + " PATH...` removes it";
 }
 
 // Of find_store() and of OpenStore.
@@ -70,7 +86,8 @@ std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
   return parts;
 }
 
-ListedStore look_at_store(const std::string& name, const std::vector<swap::PathProbe>& paths) {
+namespace {
+ListedStore opened_store(const std::string& name, const std::vector<swap::PathProbe>& paths) {
   ListedStore store;
   store.name = name;
   try {
@@ -78,6 +95,7 @@ ListedStore look_at_store(const std::string& name, const std::vector<swap::PathP
     store.ranks = places.size();
     if (places.empty()) {  // a run that ended before it had made them
       store.state = "empty";
+      if (is_half_made(name, paths)) call_half_made(store);
       return store;
     }
     const auto parts = open_all(store.name, places);
@@ -91,6 +109,18 @@ ListedStore look_at_store(const std::string& name, const std::vector<swap::PathP
       if (!part->ring_fault().empty()) store.why = part->ring_fault();
       if (store.why.empty()) store.why = part->registration_fault();
     }
+  } catch (const Error& error) {
+    store.state = state_after(error.code());
+    store.why = error.what();
+  }
+  return store;
+}
+}  // namespace
+
+ListedStore look_at_store(const std::string& name, const std::vector<swap::PathProbe>& paths) {
+  ListedStore store = opened_store(name, paths);
+  try {
+    if (store.state == "incomplete" && is_half_made(name, paths)) call_half_made(store);
   } catch (const Error& error) {
     store.state = state_after(error.code());
     store.why = error.what();

@@ -19,7 +19,7 @@ std::vector<std::unique_ptr<OpenStore>> open_all(const std::string& name,
 
 struct ListedStore {
   std::string name;
-  // Or "empty", "in use", "incomplete", "doubled", "unreadable", "damaged".
+  // Or "empty", "half made", "in use", "incomplete", "doubled", "unreadable", "damaged".
   std::string state = "whole", why;
   std::uint64_t ranks = 0;            // that were found
   std::uint64_t step = 0, bytes = 0;  // if it could be opened; the step that all ranks have

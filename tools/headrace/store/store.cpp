@@ -254,23 +254,13 @@ int remove(const StoreOptions& o, std::FILE* out, Json& report) {
   // Held until all is gone: no engine opens what is half removed. Damage keeps nothing here.
   std::vector<std::unique_ptr<swap::StoreFile>> files;
   for (const swap::PathProbe& path : paths) {
-    for (std::uint32_t rank = 0;; ++rank) {
-      const auto drives = swap::drives_in_store(path, name, rank);
-      if (drives.empty()) break;
-      for (const std::uint32_t drive : drives)
-        files.push_back(swap::StoreFile::open(path, {name, rank, drive}));
-    }
+    for (const swap::StoreName& file : swap::files_of_store(path, name))
+      files.push_back(swap::StoreFile::hold(path, file));
   }
   if (files.empty()) open_all(name, {});
   report["removed"] = Json::array();
   for (const auto& file : files) {
-    if (::unlink(file->path().c_str()) != 0) {
-      throw Error(Code::kIo,
-                  "could not remove " + file->path() + ": " + base::errno_text(errno) +
-                      "; the files before it are gone, so the store cannot be used. Remove its "
-                      "folder by hand.",
-                  errno);
-    }
+    file->remove();
     print_to(out, "removed {} ({})\n", file->path(), base::format_bytes(file->size_bytes()));
     report["removed"].push_back(file->path());
   }
