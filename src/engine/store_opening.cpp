@@ -18,11 +18,28 @@ constexpr std::uint64_t kMostCommitBytes = 256 * base::kMiB;
 StoreOpening::StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths)
     : in_(inputs), paths_(paths) {
   try {
+    refuse_one_directory_twice();
     find_files();
     refuse_by_resume();
   } catch (const Error&) {
     if (in_.collective->world_size() == 1) throw;
     refusal_ = std::current_exception();
+  }
+}
+
+// Both files would be there at the next start, and one of them in the other's place.
+void StoreOpening::refuse_one_directory_twice() const {
+  const std::vector<std::string>& names = in_.settings.nvme_paths;
+  for (std::size_t p = 1; p < paths_.size(); ++p) {
+    for (std::size_t other = 0; other < p; ++other) {
+      if (paths_[p].inode != paths_[other].inode || paths_[p].device != paths_[other].device)
+        continue;
+      refuse(Code::kInvalidArgument,
+             "needs a directory for each of its files, and '" + names[other] + "' and '" +
+                 names[p] +
+                 "' are one directory; nothing was written. Name it once in "
+                 "headrace.nvme_paths.");
+    }
   }
 }
 

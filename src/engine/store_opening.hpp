@@ -24,7 +24,8 @@ class StoreOpening {
  public:
   // Looks for the store below the paths, and puts these into the order of its drives. Throws
   // kNotFound, kWrongState as headrace.resume says, and where a drive's file is missing or doubled.
-  // A store that was cut off while it was made (store_remains.hpp) does not exist.
+  // A store that was cut off while it was made (store_remains.hpp) does not exist. Throws
+  // kInvalidArgument where two paths are one directory.
   // With several ranks look() throws that, so that all of them learn of it.
   StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths);
 
@@ -57,6 +58,7 @@ class StoreOpening {
 
  private:
   void find_files();
+  void refuse_one_directory_twice() const;
   void put_paths_in_order();
   bool is_half_made();
   void refuse_by_resume() const;

@@ -5,6 +5,7 @@
 #include <linux/stat.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -113,6 +114,10 @@ void name_file_system(int directory, PathProbe& probe) {
     std::snprintf(text.data(), text.size(), "file system type 0x%08x", magic);
     probe.file_system = text.data();
   }
+  struct stat file {};
+  if (::fstat(directory, &file) != 0) throw not_usable(probe.path, errno);
+  probe.device = file.st_dev;
+  probe.inode = file.st_ino;
   struct statvfs space {};
   if (::fstatvfs(directory, &space) == 0) {
     probe.free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;

@@ -30,6 +30,8 @@ struct PathProbe {
   std::uint32_t alignment_bytes = 4096;
   bool memory_backed = false;
   std::uint64_t free_bytes = 0;  // available to this user
+  // Of the directory: two paths may lead to one.
+  std::uint64_t device = 0, inode = 0;
 };
 PathProbe probe_path(const std::string& path, const Settings& settings);
 

@@ -865,6 +865,32 @@ TEST_F(HalfMadeStore, ThatIsBeingMadeIsInUse) {
 
 // ---- paths ----
 
+TEST(DurablePaths, ThatAreOneDirectoryAreRefusedByBothNames) {
+  const TemporaryDirectory directory;
+  const std::string one = directory.string() + "/one", two = directory.string() + "/two";
+  std::filesystem::create_directory(one);
+  std::filesystem::create_directory_symlink(one, two);
+  const std::string named = "'" + one + "' and '" + two + "' are one directory";
+  const auto expect_named = [&] {
+    Engine engine(durable({one, two}), quiet());
+    EXPECT_CODE(Code::kInvalidArgument, const ScriptedTrainer trainer(engine, kGroups), named);
+    EXPECT_TRUE(std::filesystem::is_empty(one));
+  };
+  expect_named();
+  std::filesystem::remove(two);
+  std::filesystem::create_directory(two);
+  const int mounted = in_a_child([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount(one.c_str(), two.c_str(), nullptr, MS_BIND, nullptr) != 0)
+      ::_exit(77);
+    expect_named();
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  });
+  if (mounted == 77) GTEST_SKIP() << "needs root, to mount a directory twice";
+  EXPECT_EQ(mounted, 0);
+}
+
 // Every byte of a slot that counts is covered: a flipped one is found before or when it is used.
 TEST_F(DurableRefusal, NeverUsesAFlippedByte) {
   std::uint64_t found = 0;
