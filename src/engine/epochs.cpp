@@ -74,7 +74,7 @@ void Epochs::read(bool verify_all) {
 // bytes that prove this epoch are synced ones. All ranks have it, as this or an earlier record.
 void Epochs::take_over() {
   p_.calls.run([&]() -> async::Task<> {
-    ++record_.head().root;
+    name_next_root();
     ++record_.head().incarnation;
     record_.seal();
     co_await p_.ring.write(record_);
@@ -82,6 +82,12 @@ void Epochs::take_over() {
   written_step_.store(record_.head().steps);
   note_met();
 }
+void Epochs::name_next_root() {
+  swap::CommitHead& head = record_.head();
+  ++head.root;
+  head.parent = std::exchange(head.writer, opening_);
+}
+
 
 async::Task<> Epochs::restore_tile(std::uint32_t tile, bool verify_all) {
   co_await p_.tiles.read_resident(tile);
@@ -273,7 +279,7 @@ async::Task<> Epochs::write_epoch() {
   co_await p_.swap.sync();
   p_.places.describe(record_);
   swap::CommitHead& head = record_.head();
-  ++head.root;
+  name_next_root();
   ++head.epoch;
   head.opening = opening_;
   record_.seal();

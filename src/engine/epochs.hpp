@@ -118,6 +118,7 @@ class Epochs {
   static std::uint64_t bookkeeping_bytes(const Settings& settings) noexcept;
 
  private:
+  void name_next_root();
   void capture();
   void commit_here(const char* call);
   void begin();

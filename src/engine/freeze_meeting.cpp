@@ -6,18 +6,10 @@
 #include <utility>
 
 #include "headrace/error.hpp"
-#include "kernels/hash.hpp"
 
 namespace headrace::engine {
 namespace {
 std::string rank_text(std::size_t rank) { return "rank " + std::to_string(rank); }
-
-// A hash of what is the same on every rank.
-std::uint64_t print_of(const swap::CommitRecord& record) {
-  std::uint64_t hash = kernels::xxh3_64(std::as_bytes(record.step_counts()), record.head().epoch);
-  hash = kernels::xxh3_64(std::as_bytes(record.hyperparameters()), hash);
-  return hash + record.head().skipped + record.head().opening;
-}
 }  // namespace
 
 void FreezeMeeting::refuse(Code code, const std::string& what) const {
@@ -101,7 +93,7 @@ void FreezeMeeting::all_ready(const swap::CommitRecord* record) {
   Said said;
   if (record != nullptr) {
     said.steps = record->head().steps;
-    said.print = print_of(*record);
+    said.print = record->shared_print();
   }
   const std::vector<Said> all = meeting_.meet(said);
   meeting_.end();

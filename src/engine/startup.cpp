@@ -291,7 +291,7 @@ void Startup::open_store(Running& r) {
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);
   r.swap->continue_run(agreed.store);
   const auto registration = swap::packed(registration_of(registry_, r.partition), agreed.store);
-  record_ = store_->format(*r.conductor, *r.swap, terms, registration, memory);
+  record_ = store_->format(*r.conductor, *r.swap, terms, registration, opening_, memory);
   meeting_->all_ready(nullptr);
   store_->publish();
 }

@@ -260,6 +260,7 @@ swap::CommitRecord StoreOpening::read(async::Conductor& conductor, swap::SwapTie
   std::string fault;
   const swap::CommitRecord record = swap::CommitRecord::read(memory, id_, fault);
   record.head().root = newest_.root;
+  record.head().writer = newest_.writer;
   record.head().incarnation = newest_.incarnation;
   return record;
 }
@@ -267,7 +268,7 @@ swap::CommitRecord StoreOpening::read(async::Conductor& conductor, swap::SwapTie
 swap::CommitRecord StoreOpening::format(async::Conductor& conductor, swap::SwapTier& tier,
                                         const EpochTerms& terms,
                                         std::span<const std::byte> registration,
-                                        std::span<std::byte> memory) {
+                                        std::uint64_t opening, std::span<std::byte> memory) {
   swap::CommitRing ring = this->ring(tier);
   async::call(conductor, nullptr, [&] {
     return ring.format(tier.run(), in_.collective->rank(), in_.collective->world_size(),
@@ -276,6 +277,7 @@ swap::CommitRecord StoreOpening::format(async::Conductor& conductor, swap::SwapT
   swap::CommitRecord record = swap::CommitRecord::make(memory, terms.counts(), tier.run());
   terms.describe(record);
   record.head().root = swap::kRootOfMaking;
+  record.head().writer = opening;
   record.seal();
   async::call(conductor, nullptr, [&] { return ring.write(record, "make store"); });
   return record;

@@ -37,16 +37,17 @@ class StoreOpening {
   // record of its files into `memory`, and compares it with `terms`.
   FreezeMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
                             const EpochTerms& terms, std::span<std::byte> memory);
-  // After look(): the record of `epoch`, the newest or the one before. Its root and incarnation are
-  // the largest of this rank's.
+  // After look(): the record of `epoch`, the newest or the one before. Its root, the root's writer
+  // and the incarnation are the newest of this rank's.
   swap::CommitRecord read(async::Conductor& conductor, swap::SwapTier& tier, std::uint64_t epoch,
                           std::span<std::byte> memory);
   // Whether every byte of that epoch is to be verified.
   bool verify_all() const noexcept { return !newest_.all_readable; }
-  // Gives new files their headers, the registration, and the ring its first record.
+  // Gives new files their headers, the registration, and the ring its first record. `opening`: of
+  // FreezeMeeting::Agreed.
   swap::CommitRecord format(async::Conductor& conductor, swap::SwapTier& tier,
                             const EpochTerms& terms, std::span<const std::byte> registration,
-                            std::span<std::byte> memory);
+                            std::uint64_t opening, std::span<std::byte> memory);
   // Gives new files their names.
   void publish();
   // Throws kNotFound if headrace.resume asks for a committed step: there is none on any rank.
@@ -57,8 +58,8 @@ class StoreOpening {
   void forget() noexcept { exists_ = false; }
 
  private:
-  void find_files();
   void refuse_one_directory_twice() const;
+  void find_files();
   void put_paths_in_order();
   bool is_half_made();
   void refuse_by_resume() const;

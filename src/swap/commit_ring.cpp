@@ -2,8 +2,10 @@
 #include "swap/commit_ring.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
+#include <vector>
 
 #include "headrace/error.hpp"
 
@@ -99,55 +101,118 @@ async::Task<> CommitRing::read_all(const RunBytes& store, std::span<std::byte> m
       co_await tier_.read(at, memory, Priority::kDemand, subject("open store"));
       std::string fault;
       const CommitRecord record = CommitRecord::read(memory, store, fault);
-      if (fault != kEmptyPlace) each(record, at, place / kCopies, fault);
+      each(record, at, place / kCopies, fault);
     }
   }
 }
 
-async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
-                                                        std::span<std::byte> memory) {
+// What the places of the ring hold, on all drives.
+struct CommitRing::Survey {
+  struct Record {
+    std::uint64_t checksum, writer, parent;
+    Extent at;
+  };
+  // Of the copies of a root on one drive.
+  struct Place {
+    std::uint64_t root = 0;   // the newest whole one
+    bool unreadable = false;  // one holds neither a whole record nor zeros
+    Extent at;
+  };
+  using Drive = std::array<Place, kRoots>;
+
+  void add(const CommitRecord& record, const Extent& extent, std::uint32_t root,
+           const std::string& fault);
+  void note_fault(const Extent& extent, const std::string& fault) {
+    newest.all_readable = false;
+    if (first_fault.empty()) faulty = extent, first_fault = fault;
+  }
+
+  explicit Survey(std::uint32_t count) : drives(count) {}
   Newest newest;
   Extent best;
-  std::map<std::uint64_t, std::pair<std::uint64_t, Extent>> checksums;  // by root
-  std::string unlike;
+  std::map<std::uint64_t, Record> records;  // by root
+  std::optional<std::pair<Extent, Extent>> unlike;
+  std::vector<Drive> drives;
   bool only_first = true;  // what cannot be read lies where the first commit's record belongs
+  Extent faulty;
+  std::string first_fault;
+};
+
+void CommitRing::Survey::add(const CommitRecord& record, const Extent& extent, std::uint32_t root,
+                             const std::string& fault) {
+  Place& place = drives[extent.file][root];
+  place.at = extent;
+  if (fault == kEmptyPlace) return;
+  if (!fault.empty()) {
+    place.unreadable = true;
+    only_first &= root == kFirstCommitRoot % kRoots;
+    return note_fault(extent, fault);
+  }
+  const CommitHead& head = record.head();
+  place.root = std::max(place.root, head.root);
+  const auto [same, is_first] =
+      records.try_emplace(head.root, Record{head.checksum, head.writer, head.parent, extent});
+  if (!is_first && same->second.checksum != head.checksum) unlike = {same->second.at, extent};
+  newest.incarnation = std::max(newest.incarnation, head.incarnation);
+  if (head.root <= newest.root) return;
+  newest.root = head.root;
+  newest.epoch = head.epoch;
+  newest.writer = head.writer;
+  best = extent;
+}
+
+async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
+                                                        std::span<std::byte> memory) {
+  Survey found(drives_);
   co_await read_all(store, memory,
                     [&](const CommitRecord& record, const Extent& at, std::uint32_t root,
-                        const std::string& fault) {
-                      if (!fault.empty()) {
-                        newest.all_readable = false;
-                        only_first &= root == kFirstCommitRoot % kRoots;
-                        if (newest.first_fault.empty())
-                          newest.first_fault = tier_.place(at) + ": " + fault;
-                        return;
-                      }
-                      const CommitHead& head = record.head();
-                      const auto [same, is_first] =
-                          checksums.try_emplace(head.root, head.checksum, at);
-                      if (!is_first && same->second.first != head.checksum)
-                        unlike = tier_.place(same->second.second) + " and " + tier_.place(at);
-                      newest.incarnation = std::max(newest.incarnation, head.incarnation);
-                      if (head.root <= newest.root) return;
-                      newest.root = head.root;
-                      newest.epoch = head.epoch;
-                      best = at;
-                    });
-  if (!unlike.empty()) {
-    throw Error(Code::kCorrupt, "store '" + store_ + "': " + unlike +
-                                    " have different commit records of one number: the files are "
-                                    "of different runs, as two copies are that both went on; "
-                                    "nothing was written. Put the files back that belong together, "
-                                    "or name another store.");
-  }
+                        const std::string& fault) { found.add(record, at, root, fault); });
+  refuse_unlike(found);
+  compare_with_parents(found);
+  Newest newest = found.newest;
+  if (!found.first_fault.empty())
+    newest.first_fault = tier_.place(found.faulty) + ": " + found.first_fault;
   // A first commit that did not complete is no damage: nothing was committed before.
-  if (newest.root == 0 || (newest.epoch == 0 && !only_first))
+  if (newest.root == 0 || (newest.epoch == 0 && !found.only_first))
     refuse_without_record(newest.first_fault);
-  co_await tier_.read(best, memory, Priority::kDemand, subject("open store"));
+  co_await tier_.read(found.best, memory, Priority::kDemand, subject("open store"));
   std::string fault;
   (void)CommitRecord::read(memory, store, fault);
   if (!fault.empty())
-    refuse_without_record(tier_.place(best) + ": " + fault + " when it was read again");
+    refuse_without_record(tier_.place(found.best) + ": " + fault + " when it was read again");
   co_return newest;
+}
+
+void CommitRing::refuse_unlike(const Survey& found) const {
+  if (!found.unlike) return;
+  const auto& [one, other] = *found.unlike;
+  throw Error(Code::kCorrupt, "store '" + store_ + "': " + tier_.place(one) + " and " +
+                                  tier_.place(other) +
+                                  " have different commit records of one number: the files are "
+                                  "of different runs, as two copies are that both went on; "
+                                  "nothing was written. Put the files back that belong together, "
+                                  "or name another store.");
+}
+
+// Whether each drive has, or had, the record before a commit.
+void CommitRing::compare_with_parents(Survey& found) const {
+  for (const auto& [root, record] : found.records) {
+    if (record.writer == 0 || record.parent != record.writer) continue;
+    for (const Survey::Drive& drive : found.drives) {
+      const Survey::Place& place = drive[(root - 1) % kRoots];
+      if (place.root >= root - 1 || place.unreadable) continue;
+      if (place.root == 0) {
+        found.note_fault(place.at, "there are zeros, where a commit record was");
+        continue;
+      }
+      throw Error(Code::kCorrupt,
+                  "store '" + store_ + "': " + tier_.file_path(place.at.file) +
+                      " is of an older copy than " + tier_.file_path(record.at.file) +
+                      ": it lacks commit record " + std::to_string(root - 1) +
+                      "; nothing was written. Put the files back that belong together, or name "
+                      "another store.");
+    }
+  }
 }
 
 // `fault`: of a record; empty: there are only zeros.

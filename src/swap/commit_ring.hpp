@@ -32,12 +32,14 @@ class CommitRing {
   struct Newest {
     std::uint64_t root = 0;
     std::uint64_t epoch = 0;        // of that root; 0: nothing was ever committed
+    std::uint64_t writer = 0;       // of that root
     std::uint64_t incarnation = 0;  // the largest of any record
     bool all_readable = true;       // false: a place holds neither a whole record nor zeros
     std::string first_fault;        // of such a place
   };
   // Leaves the newest whole record in `memory`. Throws kCorrupt if there is none, or none of a
-  // commit where one was damaged that was not the first, which a crash may have torn.
+  // commit where one was damaged that was not the first, which a crash may have torn; and if the
+  // files are of different copies of a store.
   async::Task<Newest> read_newest(const RunBytes& store, std::span<std::byte> memory);
   // Leaves the newest record of `epoch` in `memory`, the one before the newest. Throws kCorrupt if
   // there is none.
@@ -51,8 +53,10 @@ class CommitRing {
                                    std::span<std::byte> memory);
   void refuse_other_format(const StoreHead& head, std::uint32_t drive) const;
   [[noreturn]] void refuse_without_record(const std::string& fault) const;
-  // Reads every place; each(record, extent, root's place, fault) for those that
-  // were written.
+  struct Survey;
+  void refuse_unlike(const Survey& found) const;
+  void compare_with_parents(Survey& found) const;
+  // Reads every place: each(record, extent, root's place, fault).
   template <class Each>
   async::Task<> read_all(const RunBytes& store, std::span<std::byte> memory, Each each);
   Subject subject(const char* action) const { return {action, &store_, Subject::kNoTile}; }

@@ -161,4 +161,10 @@ std::uint64_t CommitRecord::checksum() const noexcept {
 }
 
 void CommitRecord::seal() const noexcept { head().checksum = checksum(); }
+
+std::uint64_t CommitRecord::shared_print() const noexcept {
+  std::uint64_t hash = kernels::xxh3_64(std::as_bytes(step_counts()), head().epoch);
+  hash = kernels::xxh3_64(std::as_bytes(hyperparameters()), hash);
+  return hash + head().skipped + head().opening;
+}
 }  // namespace headrace::swap

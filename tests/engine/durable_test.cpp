@@ -761,6 +761,35 @@ TEST_F(DurableRefusal, GoesOnByTheRingOfAnotherDrive) {
   EXPECT_EQ(trainer.hashes(), expected()[kSteps]);
 }
 
+// One copy is killed before it commits anything, and the other commits the same step: the same
+// generations, in slots of different runs.
+TEST_F(DurableRefusal, TellsCopiesApartOfWhichOneWasKilledInMidUpdate) {
+  const auto before = contents();
+  ASSERT_EQ(in_a_child([&] {
+              Settings settings = durable(paths_, 100);
+              settings.update_mode = UpdateMode::kBarrier;
+              Engine engine(settings, quiet());
+              ScriptedTrainer trainer(engine, kGroups);
+              train_to(engine, trainer, 3);
+              ::raise(SIGKILL);
+            }),
+            -SIGKILL);
+  const auto killed = contents();
+  put_back(before);
+  train_on(3);
+  put_back(killed, 0, 0);
+  expect_refused(Code::kCorrupt, "the files are of different runs", [&] { open(settings_); });
+}
+
+// No record of one drive has the number of one of the other.
+TEST_F(DurableRefusal, NamesAFileOfAnOlderCopy) {
+  const auto before = contents();
+  train_on(kSteps);
+  put_back(before, 0, 0);
+  expect_refused(Code::kCorrupt, files()[0].string() + " is of an older copy",
+                 [&] { open(settings_); });
+}
+
 // One copy of the newest record is damaged: the other serves, after all of it was verified.
 TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
   for (std::uint64_t page = 1; page < 4; ++page) change(0, 4096 * page + 200, 1);
