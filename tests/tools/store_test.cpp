@@ -292,6 +292,33 @@ TEST_F(StoreOfTwoRanks, AreNeitherWholeNorCopiedWithFilesOfAnOlderCopy) {
   EXPECT_NE(listed.out.find(part), std::string::npos) << listed.out;
 }
 
+// Two copies that both went on: the same steps and epochs, in different runs.
+TEST_F(StoreOfTwoRanks, AreNotVerifiedTogetherWithFilesOfACopyThatWentOn) {
+  train_both(1);  // both at step 3
+  const auto files = [&] { return std::vector<std::string>{file_of(0), file_of(1)}; };
+  const auto keep = [&](const std::string& name) {
+    for (int rank = 0; rank < 2; ++rank)
+      fs::copy_file(file_of(rank), other_.string() + "/" + name + std::to_string(rank),
+                    fs::copy_options::overwrite_existing);
+  };
+  const auto put_back = [&](const std::string& name, int rank) {
+    fs::copy_file(other_.string() + "/" + name + std::to_string(rank), files()[rank],
+                  fs::copy_options::overwrite_existing);
+  };
+  keep("base");
+  train_both(2);
+  keep("one");
+  put_back("base", 0);
+  put_back("base", 1);
+  train_both(2);
+  EXPECT_EQ(call(store, words("verify", {drive_.string()})).exit_code, 0);
+  put_back("one", 0);
+  const Called mixed = call(store, words("verify", {drive_.string()}));
+  EXPECT_EQ(mixed.exit_code, 1) << mixed.out;
+  EXPECT_NE(mixed.err.find("rank 1"), std::string::npos) << mixed.err;
+  EXPECT_NE(mixed.err.find("the files are of different runs"), std::string::npos) << mixed.err;
+}
+
 // ---- stores that cannot be used as they are ----
 
 TEST_F(StoreToolTest, ATruncatedFileIsNamedAndIsNotWhole) {

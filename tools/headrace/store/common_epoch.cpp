@@ -24,10 +24,13 @@ void refuse_other_stores(const std::string& name, Parts parts) {
   }
 }
 
-void refuse_unlike_steps(const std::string& name, Parts parts) {
+// As FreezeMeeting does.
+void refuse_unlike_epochs(const std::string& name, Parts parts) {
   for (const auto& part : parts) {
-    if (part->steps() == parts[0]->steps()) continue;
-    refuse(name, fmt::format("rank 0 has step {} as the common epoch, and rank {} step {}: the "
+    if (part->steps() == parts[0]->steps() && part->shared_print() == parts[0]->shared_print())
+      continue;
+    refuse(name, fmt::format("rank 0 has step {} as the common epoch, and rank {} step {}, or "
+                             "other step counts, hyperparameters or another run's commit: the "
                              "files are of different runs",
                              parts[0]->steps(), part->head().rank, part->steps()));
   }
@@ -47,7 +50,7 @@ std::uint64_t go_to_common_epoch(const std::string& name, Parts parts) {
   }
   if (epoch == 0) return 0;
   for (const auto& part : parts) part->go_to(epoch);
-  refuse_unlike_steps(name, parts);
+  refuse_unlike_epochs(name, parts);
   return epoch;
 }
 }  // namespace headrace::tools

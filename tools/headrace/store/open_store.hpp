@@ -69,6 +69,8 @@ class OpenStore {
   const std::string& ring_fault() const noexcept { return newest_.first_fault; }
   // The steps of the present epoch, the newest at first; 0 without one.
   std::uint64_t steps() const noexcept { return record_->head().steps; }
+  // Of the present epoch, the same on every rank.
+  std::uint64_t shared_print() const noexcept { return record_->shared_print(); }
   std::uint64_t size_bytes() const noexcept;
   // From here on the epoch before the newest, or the newest itself. Throws kCorrupt without it.
   void go_to(std::uint64_t epoch);
