@@ -3,6 +3,7 @@
 // the store's codecs, drives and ranks; what is damaged, missing or in the way is named, and leaves
 // no file.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <bit>
@@ -17,6 +18,7 @@
 
 #include "headrace/engine.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 #include "optimizer_cpu/update.hpp"
 #include "store/open_store.hpp"
 #include "store/store.hpp"
@@ -25,6 +27,7 @@
 #include "support/socket_ranks.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/dead_runs.hpp"
+#include "swap/record.hpp"
 #include "swap/store_registration.hpp"
 #include "tools/called.hpp"
 
@@ -347,6 +350,42 @@ TEST_F(StoreExport, EndsAtADamagedTileAndNamesItsTensor) {
   // The weights are whole.
   const Called weights = call(store, words(kPlain, false));
   EXPECT_EQ(weights.exit_code, 0) << weights.err;
+}
+
+// A record that agrees with its own header, and not with the epoch.
+TEST_F(StoreExport, ComparesWeightsWithTheCommitRecord) {
+  trained(kPlain);
+  swap::RecordHeader header;
+  swap::Extent record;
+  StoredStream weight;
+  {
+    OpenStore open(find_store("run-1", 0, {{.path = drives_.drives(1)[0]}}));
+    record = open.place_of_record(1);
+    for (const StoredStream& stream : open.tile(1).streams)
+      if (stream.name == "weight") weight = stream;
+  }
+  ASSERT_GT(weight.size_bytes, 0u);
+  flip(file(), weight.offset_bytes + 5);
+  std::fstream bytes(file(), std::ios::in | std::ios::out | std::ios::binary);
+  std::string chunk(weight.size_bytes, '\0');  // a tile of 65,536 elements has one
+  bytes.seekg(static_cast<std::streamoff>(weight.offset_bytes));
+  bytes.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+  bytes.seekg(static_cast<std::streamoff>(record.offset_bytes));
+  bytes.read(reinterpret_cast<char*>(&header), sizeof header);
+  const swap::StreamEntry& entry = header.stream[header.streams - 1];
+  ASSERT_STREQ(entry.name, "weight");
+  ASSERT_EQ(entry.checksums, 1u);
+  header.checksum[entry.first_checksum] =
+      kernels::xxh3_64(std::as_bytes(std::span(chunk)), weight.seed);
+  swap::finish_header(header);
+  bytes.seekp(static_cast<std::streamoff>(record.offset_bytes));
+  bytes.write(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes.close();
+  const Called verified = call(store, {"store", "verify", "run-1", drives_.drives(1)[0]});
+  EXPECT_EQ(verified.exit_code, 1) << verified.out;
+  EXPECT_NE(verified.out.find("tile 1 on " + file()), std::string::npos) << verified.out;
+  EXPECT_NE(verified.out.find("stream weight, chunk 0"), std::string::npos) << verified.out;
+  expect_refused(kPlain, 1, "stream weight, chunk 0");
 }
 
 TEST_F(StoreExport, ComparesTheWeightsOfFrozenTiles) {

@@ -289,16 +289,23 @@ void OpenStore::add_frozen_weight(StoredTile& tile) const {
   const swap::CommitTile& at = record_->tiles()[tile.number];
   const DType dtype = partition_.section_of(tile.number).dtype;
   tile.elements = partition_.tiles[tile.number].elements;
-  const auto sums = record_->weight_checksums().subspan(first_weight_checksum_[tile.number],
-                                                        swap::chunks_of(tile.elements));
   StoredStream weight{
       "weight", "", at.weight_offset[at.slot & 1], tile.elements * headrace::size_bytes(dtype),
       0,        {}};
   weight.seed =
       swap::checksum_seed({head_.store, tile.number, at.generation, 0}, swap::kWeightStream);
-  if (std::ranges::any_of(sums, [](std::uint64_t sum) { return sum != 0; }))
-    weight.checksums.assign(sums.begin(), sums.end());
+  weight.checksums = committed_checksums(tile.number);
   tile.streams.push_back(std::move(weight));
+}
+
+// Of a tile's weight, as the epoch has them. None: with headrace.checksums off, or where the
+// registration is damaged that says which they are.
+std::vector<std::uint64_t> OpenStore::committed_checksums(std::uint32_t t) const {
+  if (!registration_) return {};
+  const auto sums = record_->weight_checksums().subspan(
+      first_weight_checksum_[t], swap::chunks_of(partition_.tiles[t].elements));
+  if (std::ranges::all_of(sums, [](std::uint64_t sum) { return sum == 0; })) return {};
+  return {sums.begin(), sums.end()};
 }
 
 void OpenStore::add_streams(StoredTile& tile) {
@@ -325,15 +332,19 @@ void OpenStore::add_streams(StoredTile& tile) {
         (entry.checksums != 0 && entry.checksums != chunks) ||
         std::uint64_t{entry.first_checksum} + entry.checksums > swap::kMaxChecksums)
       refuse("its header's sizes are impossible");
-    const std::uint64_t* const sums = header.checksum + entry.first_checksum;
+    const std::uint64_t* const first = header.checksum + entry.first_checksum;
+    std::vector<std::uint64_t> sums(first, first + entry.checksums);
+    // The epoch's count, and the header's are a copy: an engine reads the weight without it.
+    if (std::vector<std::uint64_t> committed = committed_checksums(t);
+        is_weight && !committed.empty())
+      sums = std::move(committed);
     tile.streams.push_back(
-        {text_of(entry.name),
-         text_of(entry.codec),
+        {text_of(entry.name), text_of(entry.codec),
          is_weight ? at.weight_offset[slot] : at.record_offset[slot] + entry.offset_bytes,
          entry.size_bytes,
          swap::checksum_seed({head_.store, t, at.generation, 0},
                              is_weight ? swap::kWeightStream : s),
-         {sums, sums + entry.checksums}});
+         std::move(sums)});
   }
 }
 

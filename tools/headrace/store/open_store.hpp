@@ -107,6 +107,7 @@ class OpenStore {
   void verify_tile(std::uint32_t tile, Verified& out);
   void add_streams(StoredTile& tile);
   void add_frozen_weight(StoredTile& tile) const;
+  std::vector<std::uint64_t> committed_checksums(std::uint32_t tile) const;
   std::string with_tensors(std::string fault, std::uint32_t tile, std::uint64_t first,
                            std::uint64_t elements) const;
   void read(const swap::Extent& extent, std::span<std::byte> into);
