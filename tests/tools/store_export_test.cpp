@@ -278,6 +278,24 @@ TEST_F(StoreExport, WritesAnewWhatAKilledOneLeft) {
   EXPECT_EQ(files_out(), 1);
 }
 
+TEST_F(StoreExport, RefusesToWriteToWhatIsNoFile) {
+  trained(kPlain);
+  const std::string temporary = out() + ".headrace-tmp";
+  const auto refused = [&] {
+    const Called called = call(store, words(kPlain));
+    EXPECT_EQ(called.exit_code, 2) << called.err;
+    EXPECT_NE(called.err.find(temporary + " is no regular file"), std::string::npos) << called.err;
+    EXPECT_TRUE(fs::exists(fs::symlink_status(temporary))) << "it stays";
+    fs::remove(temporary);
+  };
+  fs::create_symlink("/dev/null", temporary);
+  refused();
+  fs::create_directory(temporary);
+  refused();
+  ASSERT_EQ(::mkfifo(temporary.c_str(), 0600), 0);
+  refused();
+}
+
 TEST_F(StoreExport, IsRefusedWhileAnEngineUsesTheStore) {
   Engine engine(settings(kPlain), {});
   train(engine, kPlain, 1);

@@ -51,11 +51,23 @@ void ExportFile::refuse_existing() const {
               path_ + " exists; nothing was written. Name another file, or remove that one first.");
 }
 
+// What a killed export has left is a file.
+void ExportFile::refuse_no_file(unsigned mode) const {
+  if (S_ISREG(mode)) return;
+  throw Error(Code::kInvalidArgument, temporary_ +
+                                          " is no regular file; nothing was written. Move it away, "
+                                          "or name another file.");
+}
+
 void ExportFile::open_locked() {
   struct stat status {};
   do {
-    fd_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (::lstat(temporary_.c_str(), &status) == 0) refuse_no_file(status.st_mode);
+    // Not blocking: a FIFO that comes meanwhile has no reader.
+    fd_.reset(
+        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
     if (!fd_) fail("could not make " + temporary_, errno, kNoFile);
+    if (::fstat(fd_.get(), &status) == 0) refuse_no_file(status.st_mode);
     if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       throw Error(Code::kWrongState, "another export is writing " + temporary_ +
                                          "; nothing was written. Name another file.");

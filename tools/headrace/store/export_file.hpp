@@ -13,7 +13,8 @@ namespace headrace::tools {
 // that a killed export left is written anew.
 class ExportFile {
  public:
-  // Throws kInvalidArgument if there is something at the path, kWrongState if another export writes
+  // Throws kInvalidArgument if there is something at the path, or no regular file at the temporary
+  // one, kWrongState if another export writes
   // to it, kNoSpace if the drive has no room for the size, and kIo.
   ExportFile(std::string path, std::uint64_t size_bytes);
   ~ExportFile();
@@ -28,6 +29,7 @@ class ExportFile {
   void reserve(std::uint64_t size_bytes) const;
   void give_name();
   void refuse_existing() const;
+  void refuse_no_file(unsigned mode) const;
 
   std::string path_, temporary_;
   base::UniqueFd fd_;
