@@ -57,14 +57,20 @@ void Startup::refuse_without_room(const residency::Plan& plan) const {
   for (std::size_t d = 0; d < paths_.size(); ++d) {
     const std::uint64_t wanted = plan.drive_bytes[d];
     if (wanted <= paths_[d].free_bytes) continue;
+    // A store has all of the state twice, wherever else it lies.
+    const std::string helps =
+        plan.durable() ? "Free some there, or name more paths, or others with more room, in "
+                         "headrace.nvme_paths: a store has two places for each tile, also of what "
+                         "is in memory."
+                       : "Free some, name another directory, or set headrace.host_budget_bytes so "
+                         "that more stays in memory.";
     throw Error(
         Code::kNoSpace,
         "nvme_path " + paths_[d].path + ": the plan needs " + base::format_bytes_exactly(wanted) +
             " there" +
             (paths_.size() > 1 ? ", after what the other paths have room for, and " : ", ") +
-            base::format_bytes_exactly(paths_[d].free_bytes) +
-            " are free; nothing was swapped. Free some, name another directory, or set "
-            "headrace.host_budget_bytes so that more stays in memory.");
+            base::format_bytes_exactly(paths_[d].free_bytes) + " are free; nothing was " +
+            (plan.durable() ? "written. " : "swapped. ") + helps);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "swap/swap_tier.hpp"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -94,11 +96,25 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
     text += ": the file ends there; it was truncated";
     if (extent.offset_bytes + extent.size_bytes <= opened_with) text += " while in use";
   }
-  end_with(text + more, error);
+  end_with(text + more, error, *drives_[extent.file]);
 }
 
-void SwapTier::end_with(std::string text, int error) {
-  if (error != 0) text += std::string("; ") + what_helps(error);
+// A store stays on its drives.
+std::string SwapTier::what_helps_there(const OwnDrive& own, int error) {
+  const bool of_a_store = own.directory == nullptr;
+  if (!of_a_store || (error != ENOSPC && error != EDQUOT)) return what_helps(error);
+  struct statvfs space {};
+  std::string text;
+  if (::fstatvfs(own.file->fd(), &space) == 0)
+    text = base::format_bytes_exactly(std::uint64_t{space.f_bavail} * space.f_frsize) +
+           " are free there; ";
+  return text +
+         "free some, or take the store to a path with more room (headrace store copy) and name "
+         "that in headrace.nvme_paths";
+}
+
+void SwapTier::end_with(std::string text, int error, const OwnDrive& own) {
+  if (error != 0) text += "; " + what_helps_there(own, error);
   if (error == ETIMEDOUT) text += "; the engine can only be closed";
   if (error == ETIMEDOUT && stall_.empty()) {
     stall_ = text;
@@ -194,7 +210,7 @@ async::Task<> SwapTier::sync_drive(OwnDrive& own, Priority priority) {
   end_with("sync of " + own.file->path() + ": " + base::errno_text(done.error) +
                ": what was written to it since the last successful sync may be lost; it is not "
                "repeated, since the kernel may have dropped those bytes and would report success",
-           done.error);
+           done.error, own);
 }
 
 DriveCounters SwapTier::totals() const noexcept {

@@ -107,7 +107,8 @@ class SwapTier {
   [[noreturn]] void fail(const Extent& extent, const Subject& subject, IoKind kind,
                          std::uint64_t done, int error, const char* more);
   // Adds to `text` what helps against `error`, and notes a stall.
-  [[noreturn]] void end_with(std::string text, int error);
+  [[noreturn]] void end_with(std::string text, int error, const OwnDrive& own);
+  static std::string what_helps_there(const OwnDrive& own, int error);
   async::Conductor& conductor_;
   DriveOnPathOptions options_;
   QueueInUse queue_;  // of drives that have ended

@@ -920,6 +920,41 @@ TEST(DurablePaths, ThatAreOneDirectoryAreRefusedByBothNames) {
   EXPECT_EQ(mounted, 0);
 }
 
+// A store has all state on its drives: memory does not help.
+TEST(DurablePaths, WithoutRoomAreNamedWithTheBytesAndTheSettingThatHelps) {
+  const TemporaryDirectory directory;
+  const std::uint64_t free = std::filesystem::space(directory.path()).available;
+  if (free > (1ull << 43)) GTEST_SKIP() << "too much is free for a table of all tiles";
+  Settings settings = durable({directory.string()});
+  settings.tile_elements = 4 << 20;
+  engine::EngineParts parts;
+  parts.machine_left_bytes = 0;  // memory is not what this is about
+  Engine engine(engine::engine_with_parts(settings, quiet(), parts));
+  const auto rows = static_cast<std::int64_t>(free / 24 / 65536 + 65536);
+  engine.add_group("h.0", {{"weight", DType::kBf16, {rows, 65536}, {}}});
+  const Error error = testing::error_of([&] { engine.freeze(); });
+  EXPECT_EQ(error.code(), Code::kNoSpace) << error.what();
+  const std::string text = error.what();
+  for (const char* const part : {"the plan needs ", " bytes) are free", "headrace.nvme_paths"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_EQ(text.find("host_budget_bytes"), std::string::npos) << text;
+}
+
+// A store stays on its drives: another path alone is no way out.
+TEST(DurablePaths, ThatBecomeFullAreNamedWithTheFreeBytesAndTheWayOut) {
+  const TemporaryDirectory directory;
+  Engine engine(engine::engine_with_parts(durable({directory.string()}), quiet(),
+                                          with_faults({.enospc = 1, .skip_requests = 200})));
+  ScriptedTrainer trainer(engine, kGroups);
+  const Error error = testing::error_of([&] { train_to(engine, trainer, kSteps); });
+  EXPECT_EQ(error.code(), Code::kNoSpace) << error.what();
+  const std::string text = error.what();
+  for (const char* const part :
+       {"rank0.0.store", "ENOSPC", " are free there", "headrace store copy", "headrace.nvme_paths"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_EQ(text.find("name another nvme_path"), std::string::npos) << text;
+}
+
 // Every byte of a slot that counts is covered: a flipped one is found before or when it is used.
 TEST_F(DurableRefusal, NeverUsesAFlippedByte) {
   std::uint64_t found = 0;
