@@ -74,20 +74,20 @@ void Epochs::read(bool verify_all) {
 // bytes that prove this epoch are synced ones. All ranks have it, as this or an earlier record.
 void Epochs::take_over() {
   p_.calls.run([&]() -> async::Task<> {
-    name_next_root();
     ++record_.head().incarnation;
+    name_next_root();
     record_.seal();
     co_await p_.ring.write(record_);
   });
   written_step_.store(record_.head().steps);
   note_met();
 }
+
 void Epochs::name_next_root() {
   swap::CommitHead& head = record_.head();
   ++head.root;
   head.parent = std::exchange(head.writer, opening_);
 }
-
 
 async::Task<> Epochs::restore_tile(std::uint32_t tile, bool verify_all) {
   co_await p_.tiles.read_resident(tile);
@@ -240,11 +240,18 @@ void Epochs::warn_without_trainer_state() {
   const bool as_resumed =
       resumed_ && p_.counts.step == resumed_->step && p_.counts.skipped == resumed_->skipped;
   if (as_resumed || std::exchange(has_trainer_state_, true)) return;
+  // What a run resumed with stays until it gives other bytes.
+  const bool has_older = resumed_ && !bound_state_.empty();
   p_.log(LogLevel::kWarning,
-         "a step is committed to store '" + p_.settings.store +
-             "' without the trainer's state: a run that continues from it gets weights and "
-             "optimizer state, but neither the position in the data nor the random number "
-             "generators. Call Engine::set_trainer_state() before each step, with no bytes if "
+         "step " + std::to_string(p_.counts.step) + " is committed to store '" + p_.settings.store +
+             (has_older ? "' with the trainer's state of step " + std::to_string(resumed_->step) +
+                              ": a run that continues from it gets the weights and the optimizer "
+                              "state of the one, and the position in the data and the random "
+                              "number generators of the other"
+                        : "' without the trainer's state: a run that continues from it gets "
+                          "weights and optimizer state, but neither the position in the data nor "
+                          "the random number generators") +
+             ". Call Engine::set_trainer_state() before each step, with no bytes if "
              "there is nothing to keep; with the LibTorch adapter, Offload::keep_trainer_state(). "
              "This warning appears once.");
 }

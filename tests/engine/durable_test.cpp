@@ -693,6 +693,35 @@ TEST(DurableWarning, NamesTheCallsThatKeepTheTrainersState) {
   }
 }
 
+TEST(DurableWarning, SaysOfWhichStepTheTrainersStateIsThatIsKept) {
+  const TemporaryDirectory directory;
+  std::string said;
+  const auto train_a_step = [&](bool keeps) {
+    Engine engine(durable({directory.string()}), {.log = [&](LogLevel, std::string_view line) {
+                    said += std::string(line) + "\n";
+                  }});
+    const GroupId group = engine.add_group("a", {{"b", DType::kF32, {8}}});
+    engine.freeze();
+    if (!engine.resumed()) {
+      engine.load(group, [](ParameterId, std::span<std::byte> out) {
+        std::ranges::fill(out, std::byte{0});
+      });
+    }
+    if (keeps) engine.set_trainer_state(std::as_bytes(std::span("four", 4)));
+    const float gradient[8] = {};
+    engine.add_gradient({0}, gradient, DType::kF32);
+    engine.step({});
+    engine.close();
+  };
+  train_a_step(true);
+  EXPECT_EQ(said.find("trainer's state"), std::string::npos) << said;
+  train_a_step(false);
+  EXPECT_EQ(said.find("without the trainer's state"), std::string::npos) << said;
+  EXPECT_NE(said.find("step 2 is committed to store 'run' with the trainer's state of step 1"),
+            std::string::npos)
+      << said;
+}
+
 TEST_F(DurableRefusal, FollowsResume) {
   Settings other = settings_;
   other.resume = headrace::Resume::kNever;
