@@ -76,6 +76,19 @@ TEST(Planned, HoldsAndMovesTheBytesThatTheFormatsHave) {
       4, 0.15);
 }
 
+// Wherever the state is: weight 2, residual 2 and moments 8, twice.
+TEST(Planned, HasTwoSlotsOfAllStateOnTheDrivesWithAStore) {
+  const Model model = model_of("gpt2-xl");
+  Settings settings;
+  settings.durable_every = 1;
+  settings.store = "run";
+  for (const Planned& plan : planned(model, inputs_of(model, 2), settings)) {
+    EXPECT_NEAR(static_cast<double>(plan.nvme_bytes) / static_cast<double>(model.elements()), 24,
+                0.3)
+        << plan.where;
+  }
+}
+
 TEST(Planned, IsForAllRanksOfANode) {
   const Model model = model_of("gpt2-xl");
   const auto one = planned(model, inputs_of(model, 1), {})[0];
@@ -107,6 +120,17 @@ TEST_F(EstimateProgram, PrintsTheTableAndThePlan) {
   for (const char* part : {"2,851,598,336 parameters", "71.71      0.12  18 P / N f | 4 L",
                            "all in host memory", "parameters and state on NVMe", "zero_init=0"})
     EXPECT_NE(ran.out.find(part), std::string::npos) << part << "\n" << ran.out;
+}
+
+TEST_F(EstimateProgram, SaysThatAStoreTakesTheDrivesBytes) {
+  const Ran ran =
+      run("gpt2 --set headrace.durable=step --set headrace.store=1 --set "
+          "zero_optimization.offload_optimizer.device=nvme --set "
+          "zero_optimization.offload_optimizer.nvme_path=" +
+          folder_.string());
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  EXPECT_NE(ran.out.find("with a store"), std::string::npos) << ran.out;
+  EXPECT_EQ(run("gpt2").out.find("with a store"), std::string::npos);
 }
 
 TEST_F(EstimateProgram, CountsGiveTheEstimatorsAloneAndSayWhy) {

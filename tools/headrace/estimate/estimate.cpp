@@ -112,6 +112,7 @@ int run(const Options& options) {
               " moments, " +
               (settings.fp16 ? "fp16 weights, f32" : words["master"].get<std::string>()) +
               " masters";
+    if (settings.durable_every > 0) e.state += "; with a store: all of it twice on NVMe";
   }
   e.estimates = zero_estimates(e.inputs);
   print_to(options.json == "-" ? stderr : stdout, "{}", estimation_text(e));

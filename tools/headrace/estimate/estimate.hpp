@@ -15,7 +15,7 @@ struct Estimation {
   std::vector<ZeroEstimate> estimates;
   std::vector<Planned> plans;
   std::string no_plan;  // why there are none for the model, "": there are
-  std::string state;    // "adamw, f32 moments, split masters"
+  std::string state;    // "adamw, f32 moments, split masters"; with a store, that it has one
 };
 std::string estimation_text(const Estimation& estimation);
 Json estimation_json(const Estimation& estimation);

@@ -2,6 +2,7 @@
 #include "estimate/planned.hpp"
 
 #include "headrace/cuda.hpp"
+#include "model/store_bytes.hpp"
 #include "partition/partition.hpp"
 #include "residency/plan.hpp"
 
@@ -33,6 +34,8 @@ std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
   const DType dtype = settings.parameter_dtype().value_or(DType::kBf16);
   const partition::Partition partition = partition::make_partition(
       model.shapes(dtype), settings.tile_elements, 0, per_node * inputs.nodes);
+  std::vector<const ModelGroup*> groups;
+  for (const ModelGroup& group : model.groups) groups.push_back(&group);
   std::vector<Planned> all;
   for (const Placement& placement : kPlacements) {
     residency::PlanInputs in;
@@ -45,6 +48,8 @@ std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
     in.device_shares_host_memory = false;
     in.device_overhead = cuda_overhead();
     in.bookkeeping_bytes = partition.bookkeeping_bytes();
+    in.commit_bytes = commit_bytes(settings, partition);
+    in.registration_bytes = registration_bytes(settings, groups);
     const PlanReport report = residency::make_plan(in).report;
     all.push_back(
         {placement.where, report.host_bytes * per_node, report.device_bytes,

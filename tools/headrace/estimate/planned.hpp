@@ -24,7 +24,8 @@ struct Planned {
 std::string plan_refusal(const Model& model, const EstimateInputs& inputs,
                          const Settings& settings);
 // With weights of bf16 on GPUs, one rank for each: all in host memory, state on NVMe, all on NVMe.
-// The rest of `settings` applies: tiles, slots, optimizer, moments. Throws as the planner does.
+// The rest of `settings` applies: tiles, slots, optimizer, moments, and a store, which is on NVMe
+// wherever the state is. Throws as the planner does.
 std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
                              const Settings& settings);
 }  // namespace headrace::tools

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/units.hpp"
-#include "engine/epoch_terms.hpp"
 #include "headrace/cuda.hpp"
 #include "headrace/error.hpp"
+#include "model/store_bytes.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -74,27 +74,10 @@ std::string refusal_of(const Scenario& s, const residency::Plan& plan, double ac
   return "";
 }
 
-// A trainer may register more sets; each takes 72 bytes of a record of whole pages.
-constexpr std::uint32_t kHyperparameterSets = 2;
-
-std::uint64_t commit_bytes(const Settings& settings, const partition::Partition& partition) {
-  if (settings.durable_every == 0) return 0;
-  return swap::CommitRecord::place_bytes(
-      engine::EpochTerms::counts_of(settings, partition, kHyperparameterSets));
-}
-
-// By the names of the model's files. Full names may be a little longer, of whole pages.
 std::uint64_t registration_bytes(const Scenario& s) {
-  if (s.settings.durable_every == 0) return 0;
-  swap::StoreRegistration registration;
-  for (const PlannedGroup& group : s.model->groups) {
-    registration.groups.push_back(group.group.name);
-    for (std::size_t i = 0; i < group.frozen.size(); ++i) {
-      const ModelParameter& parameter = group.group.parameters[i];
-      registration.parameters.push_back({.full_name = parameter.name, .shape = parameter.shape});
-    }
-  }
-  return swap::packed(registration, {}).size();
+  std::vector<const ModelGroup*> groups;
+  for (const PlannedGroup& group : s.model->groups) groups.push_back(&group.group);
+  return tools::registration_bytes(s.settings, groups);
 }
 
 residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& partition) {
