@@ -45,6 +45,24 @@ bool parse_value(const std::string& text, const std::string& key, Report& report
   return true;
 }
 
+const Key* key_of(const std::vector<std::string>& names) {
+  const Key* key = nullptr;
+  std::string section;
+  for (const std::string& name : names) {
+    key = find_key(section, name);
+    section = key != nullptr ? std::string(key->path) : section + "." + name;
+  }
+  return key;
+}
+
+// A name or a path stands as it is: a store may be called 123, or true.
+bool is_plain_text(const Key* key, const std::string& text) {
+  if (key == nullptr || text.empty() || (key->nullable && text == "null")) return false;
+  const bool takes_text =
+      key->kind == Kind::kText || key->kind == Kind::kPath || key->kind == Kind::kTextList;
+  return takes_text && std::string_view("{[\"").find(text[0]) == std::string_view::npos;
+}
+
 void apply_override(json& root, const std::string& assignment, Report& report) {
   const std::size_t equals = assignment.find('=');
   const std::string dotted = assignment.substr(0, equals);
@@ -58,8 +76,13 @@ void apply_override(json& root, const std::string& assignment, Report& report) {
                              "headrace.update_slots=4");
     return;
   }
+  const std::string text = assignment.substr(equals + 1);
   json value;
-  if (!parse_value(assignment.substr(equals + 1), key_text, report, value)) return;
+  if (is_plain_text(key_of(names), text)) {
+    value = text;
+  } else if (!parse_value(text, key_text, report, value)) {
+    return;
+  }
   json* node = &root;
   Path path;
   std::string section;

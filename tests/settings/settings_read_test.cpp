@@ -525,6 +525,25 @@ TEST(SettingsOverrides, MakeARunDurable) {
   EXPECT_EQ(Settings::from_json(read.to_json(), "f", {"headrace.durable=20"}).durable_every, 20u);
 }
 
+// What is a text in the table is never a number, a list or "true", whatever it looks like.
+TEST(SettingsOverrides, TakeNamesAndPathsAsTheyStand) {
+  for (const char* const name : {"123", "1e5", "007", "true", "null", "run.1"}) {
+    const Settings read =
+        Settings::from_json(R"({"headrace": {"nvme_paths": ["/mnt/a"]}})", "f",
+                            {"headrace.durable=step", std::string("headrace.store=") + name});
+    EXPECT_EQ(read.store, name);
+  }
+  EXPECT_EQ(Settings::from_json(R"({"headrace": {"nvme_paths": ["/mnt/a"]}})", "f",
+                                {"headrace.durable=step", R"(headrace.store="a")"})
+                .store,
+            "a");
+  EXPECT_EQ(Settings::from_json("{}", "f",
+                                {"zero_optimization.offload_optimizer.device=nvme",
+                                 "zero_optimization.offload_optimizer.nvme_path=42"})
+                .nvme_paths,
+            std::vector<std::string>{"42"});
+}
+
 TEST(SettingsOverrides, NameThemselvesInWarnings) {
   const Settings read =
       Settings::from_json(R"({"aio": {"queue_depth": 1}})", "f", {"aio.queue_depth=2"});
