@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -180,6 +181,34 @@ TEST(TrainerState, ThatIsTooLargeIsRefused) {
   headrace_test::expect_error([&] { trainer.offload.keep_trainer_state(); },
                               headrace::Code::kInvalidArgument,
                               {"at most 65536 fit", "headrace.trainer_state_bytes"});
+}
+
+// Its elements share memory: each place is written once.
+TEST(TrainerState, AnExpandedBufferIsKeptAndSetAgain) {
+  const headrace::torch::detail::Place place;
+  const torch::Tensor row = torch::arange(4, torch::kFloat32);
+  const headrace::torch::detail::NamedTensors buffers{
+      {"plain", torch::full({2}, std::nan(""))},
+      {"net.bias", row.expand({3, 4})},
+      {"net.scale", torch::full({1}, 0.5).expand({8})}};
+  const auto packed = headrace::torch::detail::TrainerState(place, buffers, {}).pack();
+  const torch::Tensor before = buffers[1].second.clone();
+  row.zero_();
+  headrace::torch::detail::TrainerState(packed).set(place, buffers);
+  EXPECT_TRUE(buffers[1].second.equal(before));
+  EXPECT_EQ(buffers[1].second.stride(0), 0) << "as the module made it";
+}
+
+TEST(TrainerState, ValuesThatAnExpandedBufferCannotHaveAreRefusedByName) {
+  const headrace::torch::detail::Place place;
+  const headrace::torch::detail::NamedTensors kept{{"plain", torch::zeros({2})},
+                                                   {"net.bias", torch::rand({3, 4})}};
+  const headrace::torch::detail::NamedTensors buffers{
+      {"plain", torch::ones({2})}, {"net.bias", torch::ones({4}).expand({3, 4})}};
+  const headrace::torch::detail::TrainerState state(place, kept, {});
+  headrace_test::expect_error([&] { state.set(place, buffers); }, headrace::Code::kWrongState,
+                              {"buffer 'net.bias'", "expanded", "Build the modules"});
+  EXPECT_EQ(buffers[0].second.sum().item<float>(), 2) << "nothing was changed";
 }
 
 // A view keeps its own elements, and not the storage behind it.

@@ -65,7 +65,8 @@ class TrainerState {
     return {first, first + bytes.numel()};
   }
   // Gives torch's generators and `buffers` the values in these bytes. Throws kWrongState, before it
-  // changes any value, if one is missing or a buffer has another type or shape.
+  // changes any value, if one is missing, a buffer has another type or shape, or an expanded buffer
+  // would have to be given different values in one place.
   void set(const Place& place, const NamedTensors& buffers) const {
     RandomState random_state(place);
     std::vector<at::Tensor> generators;
@@ -74,21 +75,38 @@ class TrainerState {
     std::vector<at::Tensor> values;
     for (const auto& [name, tensor] : buffers) {
       values.push_back(at("buffer " + name, "buffer '" + name + "'"));
-      if (values.back().sizes() == tensor.sizes() &&
-          values.back().scalar_type() == tensor.scalar_type())
-        continue;
-      throw Error(Code::kWrongState,
-                  "buffer '" + name +
-                      "' has another type or shape than in the store: the run cannot go on with "
-                      "the same bits. Build the modules as the run before did.");
+      const bool alike = values.back().sizes() == tensor.sizes() &&
+                         values.back().scalar_type() == tensor.scalar_type();
+      if (!alike) refuse_buffer(name, "has another type or shape than in the store");
+      const at::Tensor once = stored_once(tensor, values.back());
+      if (!once.is_same_size(tensor) && !same_bytes(once.expand_as(tensor), values.back()))
+        refuse_buffer(name, "is expanded, and has different values in the store where it has one");
+      values.back() = once;
     }
     const at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < values.size(); ++i)
-      const_cast<at::Tensor&>(buffers[i].second).copy_(values[i]);
+      stored_once(buffers[i].second, buffers[i].second).copy_(values[i]);
     random_state.set(generators);
   }
 
  private:
+  [[noreturn]] static void refuse_buffer(const std::string& name, const char* what) {
+    throw Error(Code::kWrongState, "buffer '" + name + "' " + what +
+                                       ": the run cannot go on with the same bits. Build the "
+                                       "modules as the run before did.");
+  }
+  // `values`, which has the shape of `tensor`, without what an expanded `tensor` has only once in
+  // memory. torch writes to no tensor whose elements share a place.
+  static at::Tensor stored_once(const at::Tensor& tensor, at::Tensor values) {
+    for (std::int64_t d = 0; d < tensor.dim(); ++d)
+      if (tensor.stride(d) == 0 && tensor.size(d) > 1) values = values.narrow(d, 0, 1);
+    return values;
+  }
+  // Of one type and shape, in CPU memory. NaNs too are the same if their bits are.
+  static bool same_bytes(const at::Tensor& one, const at::Tensor& other) {
+    const at::Tensor a = one.contiguous(), b = other.contiguous();
+    return std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+  }
   static void refuse_nothing(std::span<const std::byte> packed) {
     if (!packed.empty()) return;
     throw Error(Code::kWrongState,
