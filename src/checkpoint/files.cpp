@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error_text.hpp"
+#include "base/sync_folder.hpp"
 #include "base/units.hpp"
 #include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
@@ -35,10 +36,6 @@ constexpr Caller kLoading{"load_checkpoint", "the checkpoint could not be read"}
 
 base::UniqueFd open_folder(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-}
-std::string above(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
 }
 
 // Tries for longer than is_being_saved() holds the lock.
@@ -162,11 +159,6 @@ void write_file(const std::string& path, std::span<const std::byte> bytes, const
   file.sync();
 }
 
-int sync_folder(const std::string& path) {
-  const base::UniqueFd folder = open_folder(path);
-  return folder && ::fsync(folder.get()) == 0 ? 0 : errno;
-}
-
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
@@ -217,21 +209,21 @@ void NewFolder::finish() {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, directory_.c_str(), RENAME_NOREPLACE) != 0)
     refuse("rename " + path_ + " to " + directory_, errno);
   finished_ = true;
-  if (const int error = sync_folder(above(directory_)); error != 0) {
+  if (const int error = base::sync_folder(base::folder_above(directory_)); error != 0) {
     fail(std::string(caller_.call) + ": cannot sync the folder above " + directory_, error,
          "the checkpoint is there, but a power failure may lose it");
   }
 }
 
 void name_latest(const std::string& directory) {
-  const std::string path = without_slashes(directory), folder = above(path);
+  const std::string path = without_slashes(directory), folder = base::folder_above(path);
   const std::string latest = folder + "/" + kLatestName, temporary = latest + ".tmp";
   const std::string name = fs::path(path).filename().string() + "\n";
   std::error_code ignored;
   fs::remove(temporary, ignored);
   write_file(temporary, std::as_bytes(std::span(name)));
   int error = ::rename(temporary.c_str(), latest.c_str()) == 0 ? 0 : errno;
-  if (error == 0) error = sync_folder(folder);
+  if (error == 0) error = base::sync_folder(folder);
   if (error != 0)
     fail("save_checkpoint: cannot write " + latest, error,
          "the checkpoint " + path + " is there, and latest names the one before");

@@ -52,8 +52,6 @@ std::string text_in(const File& file);
 // A new file with these bytes, synced.
 void write_file(const std::string& path, std::span<const std::byte> bytes,
                 const Caller& caller = kSaving);
-// Syncs a folder: its names are on the drive then. Returns an errno, or 0.
-int sync_folder(const std::string& path);
 
 // `directory`, or the checkpoint in it that its file `latest` names.
 std::string folder_of(const std::string& directory);

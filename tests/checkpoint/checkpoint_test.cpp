@@ -465,6 +465,18 @@ TEST(Checkpoint, TakesNoFolderThatExistsAndRemovesWhatADeadSaveLeft) {
       error_of([&] { save_checkpoint(run.engine(), directory.string() + "/none/a"); });
   EXPECT_TRUE(nowhere.starts_with("kIo")) << nowhere;
 }
+TEST(Checkpoint, IsSavedBelowAFolderThatIsALink) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/real", link = directory.string() + "/link";
+  fs::create_directory(folder);
+  fs::create_directory_symlink(folder, link);
+  Training run({.width = 40});
+  save_checkpoint(run.engine(), link + "/a", {.latest = true});
+  Training loaded({.width = 40});
+  load_checkpoint(loaded.engine(), link);
+  EXPECT_EQ(loaded.hashes(), run.hashes());
+}
+
 // A limit on file sizes stands for a full disk: both end a write on the way.
 TEST(Checkpoint, ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn) {
   const testing::TemporaryDirectory directory;

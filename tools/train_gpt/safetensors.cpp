@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/sync_folder.hpp"
 #include "base/whole_transfers.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "failures.hpp"
@@ -118,11 +119,7 @@ void SafetensorsWriter::finish() {
   if (::close(std::exchange(descriptor_, -1)) != 0) fail_write("closing", errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_write("renaming", errno);
   temporary_.clear();
-  const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool durable = folder >= 0 && (::fsync(folder) == 0 || errno == EINVAL);
-  const int number = errno;
-  if (folder >= 0) ::close(folder);
-  if (!durable) {
+  if (const int number = headrace::base::sync_folder(folder_); number != 0) {
     fail(Code::kIo,
          "'" + target_ + "' is written, but its folder cannot be made durable: " +
              errno_text(number) + "; a power cut may undo it. Save elsewhere, or run sync.",

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "base/sync_folder.hpp"
 #include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
 #include "swap/refusal.hpp"
@@ -93,11 +93,9 @@ void ExportFile::finish() {
   if (::fsync(fd_.get()) != 0) fail("could not sync " + temporary_, errno, kNoFile);
   give_name();
   finished_ = true;
-  const std::filesystem::path above = std::filesystem::path(path_).parent_path();
-  const base::UniqueFd folder(
-      ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder && (::fsync(folder.get()) == 0 || errno == EINVAL)) return;
-  fail("could not sync the folder above " + path_, errno,
+  const int error = base::sync_folder(base::folder_above(path_));
+  if (error == 0) return;
+  fail("could not sync the folder above " + path_, error,
        "the file is there and whole, but a power failure may lose it");
 }
 
