@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small network that the tests of checkpoints train, save and load.
+// The network that the tests of checkpoints train, save and load.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -12,9 +12,7 @@
 
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
-#include "support/computing_host.hpp"
-#include "support/mlp.hpp"
-#include "support/temporary_directory.hpp"
+#include "support/network_training.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace headrace::testing_checkpoints {
@@ -28,38 +26,34 @@ struct Place {
   UpdateMode mode = UpdateMode::kAuto;
 };
 
-class Training {
+inline Settings settings_of(const Place& place, const std::string& directory) {
+  Settings settings;
+  settings.tile_elements = 65536;
+  settings.master = place.master;
+  settings.optimizer = place.rule;
+  settings.moments = place.moments;
+  settings.update_mode = place.mode;
+  if (place.on_nvme) {
+    settings.nvme_paths = {directory};
+    settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
+  }
+  return settings;
+}
+
+inline testing::MlpOptions network_of(const Place& place) {
+  testing::MlpOptions options{.width = place.width, .dtype = place.dtype};
+  if (place.rule == OptimizerRule::kSgdMomentum) options.hyperparameters.momentum = 0.9f;
+  return options;
+}
+
+class Training : public testing::NetworkTraining {
  public:
   explicit Training(const Place& place = {}, std::shared_ptr<Collective> ranks = nullptr,
-                    std::shared_ptr<device::ComputingDevice> device = nullptr) {
-    Settings settings;
-    settings.tile_elements = 65536;
-    settings.master = place.master;
-    settings.optimizer = place.rule;
-    settings.moments = place.moments;
-    settings.update_mode = place.mode;
-    if (place.on_nvme) {
-      settings.nvme_paths = {directory_.string()};
-      settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
-    }
-    device_ = device ? std::move(device) : device::make_computing_host({.seed = 5});
-    engine_ =
-        std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
-    testing::MlpOptions options{.width = place.width, .dtype = place.dtype};
-    if (place.rule == OptimizerRule::kSgdMomentum) options.hyperparameters.momentum = 0.9f;
-    network_ = std::make_unique<testing::Mlp>(*engine_, *device_, options);
+                    std::shared_ptr<device::ComputingDevice> device = nullptr)
+      : NetworkTraining(network_of(place), std::move(ranks),
+                        device ? std::move(device) : device::make_computing_host({.seed = 5})) {
+    begin(settings_of(place, directory()));
   }
-  void train(int steps) {
-    for (int i = 0; i < steps; ++i) network_->train_step();
-  }
-  Engine& engine() { return *engine_; }
-  std::string hashes() { return engine_->hash_parameters() + engine_->hash_optimizer_state(); }
-
- private:
-  testing::TemporaryDirectory directory_;
-  std::shared_ptr<device::ComputingDevice> device_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<testing::Mlp> network_;
 };
 
 // body(training of a rank, rank) on a thread for each rank.

@@ -8,8 +8,7 @@
 #include <map>
 #include <thread>
 
-#include "support/computing_host.hpp"
-#include "support/mlp.hpp"
+#include "support/network_training.hpp"
 #include "support/saved_state.hpp"
 #include "support/temporary_directory.hpp"
 #include "support/thread_ranks.hpp"
@@ -45,21 +44,20 @@ Settings settings_of(const Place& place, const std::string& directory) {
 }
 
 // One engine in one place. kMixed: under a budget that keeps a part of the state in memory.
-class Training {
+class Training : public testing::NetworkTraining {
  public:
   explicit Training(const Place& place, std::shared_ptr<Collective> ranks = nullptr,
                     std::shared_ptr<device::ComputingDevice> device = nullptr,
-                    std::uint64_t data_seed = 1, const std::string& directory = "")
-      : device_(device ? std::move(device)
-                       : device::make_computing_host(
-                             {.flavour = place.device, .seed = 5, .late_microseconds_max = 30})) {
-    Settings settings = settings_of(place, directory.empty() ? directory_.string() : directory);
-    const testing::MlpOptions options{.max_norm = 0.05f, .data_seed = data_seed};
+                    std::uint64_t data_seed = 1, const std::string& shared = "")
+      : NetworkTraining(
+            {.max_norm = 0.05f, .data_seed = data_seed}, std::move(ranks),
+            device ? std::move(device)
+                   : device::make_computing_host(
+                         {.flavour = place.device, .seed = 5, .late_microseconds_max = 30})) {
+    Settings settings = settings_of(place, shared.empty() ? directory() : shared);
     for (;;) {
-      engine_ =
-          std::make_unique<Engine>(settings, EngineOptions{.device = device_, .collective = ranks});
-      network_ = std::make_unique<testing::Mlp>(*engine_, *device_, options);
-      const PlanReport& plan = engine_->plan();
+      begin(settings);
+      const PlanReport& plan = engine().plan();
       const double share = plan.resident_share_of_state;
       if (place.placement != Placement::kMixed || (share > 0.05 && share < 0.95)) return;
       EXPECT_LT(share, 1) << "no budget keeps a part";
@@ -69,17 +67,6 @@ class Training {
                                        : settings.host_budget_bytes + (1 << 19);
     }
   }
-  void train(int steps) {
-    for (int i = 0; i < steps; ++i) network_->train_step();
-  }
-  Engine& engine() { return *engine_; }
-  std::string hashes() { return engine_->hash_parameters() + engine_->hash_optimizer_state(); }
-
- private:
-  testing::TemporaryDirectory directory_;
-  std::shared_ptr<device::ComputingDevice> device_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<testing::Mlp> network_;
 };
 
 class Resume : public ::testing::TestWithParam<MasterLayout> {};
