@@ -21,6 +21,7 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <thread>
 
 #include "base/unique_fd.hpp"
 #include "engine/parts.hpp"
@@ -883,6 +884,29 @@ TEST_F(HalfMadeStore, IsRemovedAndBegunAnewInWhateverOrderOfThePaths) {
         std::filesystem::remove_all(path + "/" + swap::user_directory_name());
     }
   }
+}
+
+// The renames are some syncs apart.
+TEST_F(HalfMadeStore, IsWhatAKillBetweenTheRenamesOfTwoDrivesLeaves) {
+  bool between = false;
+  for (int attempt = 0; attempt < 50 && !between; ++attempt) {
+    for (const std::string& path : paths_)
+      std::filesystem::remove_all(path + "/" + swap::user_directory_name());
+    in_a_child([&] {
+      std::thread([&] {
+        while (!std::filesystem::exists(file(0))) {
+        }
+        ::kill(::getpid(), SIGKILL);
+      }).detach();
+      make(0, paths_.size());
+    });
+    between = std::filesystem::exists(file(0)) && !std::filesystem::exists(file(1));
+  }
+  ASSERT_TRUE(between);
+  Engine engine(settings_, quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  EXPECT_EQ(trainer.hashes(), expected()[0]);
+  EXPECT_EQ(names(), whole_);
 }
 
 TEST_F(HalfMadeStore, HoldsNoStepForAResumeThatRequiresOne) {
