@@ -381,6 +381,18 @@ TEST_F(TrainGpt, ContinuesFromACheckpointToTheBitsOfTheRunThatWasNotInterrupted)
   EXPECT_NE(torn.err.find("step-4/manifest.json is not there"), std::string::npos) << torn.err;
 }
 
+TEST_F(TrainGpt, ContinuesFromAStoreWhoseNameIsANumber) {
+  const auto stored =
+      join(on_nvme(true), {"--set", "headrace.allow_memory_backed=false", "--store", "123"});
+  const json whole = report({});
+  EXPECT_EQ(report(stored)["hash"], whole["hash"]);
+  EXPECT_EQ(report(stored)["hash"], whole["hash"]);
+  std::vector<std::string> folders;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(drive()))
+    if (entry.is_directory()) folders.push_back(entry.path().filename().string());
+  EXPECT_NE(std::ranges::find(folders, "store-123"), folders.end());
+}
+
 TEST_F(TrainGpt, WritesATraceOfItsStepsThatChangesNoBit) {
   const std::string path = folder_ / "trace.json";
   const json with = report(join(on_nvme(true), {"--trace", path}));
