@@ -72,8 +72,12 @@ void Epochs::read(bool verify_all) {
 
 // Before the first overwrite: no later run may take this one's generations for its own, and the
 // bytes that prove this epoch are synced ones. All ranks have it, as this or an earlier record.
+//
+// What was read need not be on the drives: a kill may have come between a record's write and its
+// sync. Three such kills in a row would leave no synced record in the ring.
 void Epochs::take_over() {
   p_.calls.run([&]() -> async::Task<> {
+    co_await p_.swap.sync();
     ++record_.head().incarnation;
     name_next_root();
     record_.seal();

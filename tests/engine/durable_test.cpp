@@ -461,6 +461,61 @@ TEST(Durable, AnErrorInMidUpdateLosesOneStepAndNoMore) {
   EXPECT_GT(failed, 10u);
 }
 
+// Whether a write came before the first sync.
+class WatchedQueue final : public swap::IoQueue {
+ public:
+  struct Seen {
+    std::atomic<bool> synced{false}, early_write{false};
+  };
+  WatchedQueue(std::unique_ptr<swap::IoQueue> inner, Seen& seen)
+      : inner_(std::move(inner)), seen_(seen) {}
+  const char* name() const noexcept override { return inner_->name(); }
+  std::uint32_t depth() const noexcept override { return inner_->depth(); }
+  std::uint32_t in_flight() const noexcept override { return inner_->in_flight(); }
+  bool submit(swap::IoRequest& request) noexcept override {
+    if (request.kind == swap::IoKind::kWrite && !seen_.synced) seen_.early_write = true;
+    return inner_->submit(request);
+  }
+  int flush() noexcept override { return inner_->flush(); }
+  std::size_t reap(std::span<swap::IoRequest*> done,
+                   std::chrono::nanoseconds timeout) noexcept override {
+    const std::size_t reaped = inner_->reap(done, timeout);
+    for (const swap::IoRequest* const request : done.first(reaped))
+      if (request->kind == swap::IoKind::kSync) seen_.synced = true;
+    return reaped;
+  }
+  void wake() noexcept override { inner_->wake(); }
+
+ private:
+  const std::unique_ptr<swap::IoQueue> inner_;
+  Seen& seen_;
+};
+
+// A kill may have left the newest record written and not synced: it is, before another is written
+// over an older one.
+TEST(Durable, SyncsWhatItFoundBeforeItWrites) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable({directory.string()});
+  {
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, 1);
+    engine.close();
+  }
+  WatchedQueue::Seen seen;
+  engine::EngineParts parts;
+  parts.make_queue = [&](const swap::IoQueueOptions& options) {
+    swap::ChosenIoQueue chosen = choose_io_queue(IoQueueKind::kThreads, options);
+    chosen.queue = std::make_unique<WatchedQueue>(std::move(chosen.queue), seen);
+    return chosen;
+  };
+  Engine engine(engine::engine_with_parts(settings, quiet(), parts));
+  const ScriptedTrainer trainer(engine, kGroups);
+  EXPECT_TRUE(engine.resumed());
+  EXPECT_TRUE(seen.synced);
+  EXPECT_FALSE(seen.early_write);
+}
+
 // ---- refusals ----
 
 class DurableRefusal : public ::testing::Test {
