@@ -260,7 +260,7 @@ swap::CommitRecord StoreOpening::read(async::Conductor& conductor, swap::SwapTie
   std::string fault;
   const swap::CommitRecord record = swap::CommitRecord::read(memory, id_, fault);
   record.head().root = newest_.root;
-  record.head().writer = newest_.writer;
+  record.head().writer = newest_.everywhere ? newest_.writer : 0;  // the next one's parent
   record.head().incarnation = newest_.incarnation;
   return record;
 }

@@ -37,8 +37,8 @@ class StoreOpening {
   // record of its files into `memory`, and compares it with `terms`.
   FreezeMeeting::Found look(async::Conductor& conductor, swap::SwapTier* tier,
                             const EpochTerms& terms, std::span<std::byte> memory);
-  // After look(): the record of `epoch`, the newest or the one before. Its root, the root's writer
-  // and the incarnation are the newest of this rank's.
+  // After look(): the record of `epoch`, the newest or the one before. Its root and incarnation are
+  // the newest of this rank's, and its writer that root's, or 0 if not all drives have it.
   swap::CommitRecord read(async::Conductor& conductor, swap::SwapTier& tier, std::uint64_t epoch,
                           std::span<std::byte> memory);
   // Whether every byte of that epoch is to be verified.

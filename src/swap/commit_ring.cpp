@@ -170,6 +170,9 @@ async::Task<CommitRing::Newest> CommitRing::read_newest(const RunBytes& store,
   refuse_unlike(found);
   compare_with_parents(found);
   Newest newest = found.newest;
+  newest.everywhere = std::ranges::all_of(found.drives, [&](const Survey::Drive& drive) {
+    return drive[newest.root % kRoots].root == newest.root;
+  });
   if (!found.first_fault.empty())
     newest.first_fault = tier_.place(found.faulty) + ": " + found.first_fault;
   // A first commit that did not complete is no damage: nothing was committed before.
@@ -194,10 +197,10 @@ void CommitRing::refuse_unlike(const Survey& found) const {
                                   "or name another store.");
 }
 
-// Whether each drive has, or had, the record before a commit.
+// Whether each drive has, or had, the record before each that names a parent.
 void CommitRing::compare_with_parents(Survey& found) const {
   for (const auto& [root, record] : found.records) {
-    if (record.writer == 0 || record.parent != record.writer) continue;
+    if (record.parent == 0) continue;
     for (const Survey::Drive& drive : found.drives) {
       const Survey::Place& place = drive[(root - 1) % kRoots];
       if (place.root >= root - 1 || place.unreadable) continue;

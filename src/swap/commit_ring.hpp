@@ -33,6 +33,7 @@ class CommitRing {
     std::uint64_t root = 0;
     std::uint64_t epoch = 0;        // of that root; 0: nothing was ever committed
     std::uint64_t writer = 0;       // of that root
+    bool everywhere = false;        // every drive has that root
     std::uint64_t incarnation = 0;  // the largest of any record
     bool all_readable = true;       // false: a place holds neither a whole record nor zeros
     std::string first_fault;        // of such a place

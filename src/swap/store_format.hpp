@@ -14,10 +14,11 @@
 // roots 6 and 5 lie in 0, 1 and 4, 5. A root is written only when all bytes that it names are
 // synced on all drives, so one whole copy on any drive proves them.
 //
-// Each opening has a random number, and a root names that of its own and that of the root before
-// it. A root with one and the same is a commit: it was begun when the one before was synced on all
-// drives. So a drive that has an older one in that place has a file of another copy of the store.
-// Two copies that were opened apart differ in their first roots.
+// Each opening has a random number. A root names that of its own, the writer, and that of the root
+// before it, the parent, if all drives had that one when this was begun: a commit waits for it, and
+// an opening finds it unless a crash cut the last root off. So where a parent is named, a drive
+// with an older root in that place has the file of another copy of the store. Two copies that were
+// opened apart differ in their first roots.
 //
 // Root 1 is written when the store is made, before its files have their names. It is of epoch 0,
 // which is nobody's state. So a ring without any root was wiped: it is none of a new store.
@@ -101,7 +102,7 @@ struct CommitHead {
   std::uint64_t total_bytes;         // of the record, without the rest of its place
   std::uint64_t opening;             // random, of the opening in which the epoch was committed
   std::uint64_t writer;              // random, of the opening in which this record was written
-  std::uint64_t parent;              // the writer of the record before it; 0: there is none
+  std::uint64_t parent;              // the writer of the record before, if all drives had that
   std::uint64_t reserved[2];
   std::uint64_t checksum;  // of all other bytes of the record
 };

@@ -870,9 +870,17 @@ TEST_F(DurableRefusal, TellsCopiesApartOfWhichOneWasKilledInMidUpdate) {
 TEST_F(DurableRefusal, NamesAFileOfAnOlderCopy) {
   const auto before = contents();
   train_on(kSteps);
-  put_back(before, 0, 0);
-  expect_refused(Code::kCorrupt, files()[0].string() + " is of an older copy",
-                 [&] { open(settings_); });
+  const auto expect_named = [&] {
+    put_back(before, 0, 0);
+    expect_refused(Code::kCorrupt, files()[0].string() + " is of an older copy",
+                   [&] { open(settings_); });
+  };
+  const auto newest = contents();
+  expect_named();
+  // Nor where the ring has records of openings alone, and of no commit.
+  put_back(newest);
+  for (int opening = 0; opening < 4; ++opening) train_on(kSteps);
+  expect_named();
 }
 
 // One copy of the newest record is damaged: the other serves, after all of it was verified.
