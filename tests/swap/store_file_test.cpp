@@ -17,6 +17,7 @@
 #include "drive_bench.hpp"
 #include "headrace/error.hpp"
 #include "limits.hpp"
+#include "swap/store_remains.hpp"
 #include "swap/swap_tier.hpp"
 
 namespace headrace::swap::test {
@@ -536,6 +537,48 @@ TEST_F(StoreFileTest, IsMadeOrRefusedWithFewDescriptorsAndLeavesNothing) {
   }
   EXPECT_GT(refused, 0);
   EXPECT_LT(refused, 10);
+}
+
+TEST_F(StoreFileTest, IsHeldWhateverItHoldsAndRemoved) {
+  make_store();
+  ASSERT_EQ(::truncate(file().c_str(), 7), 0);
+  auto held = StoreFile::hold(probe_, {"run7", 0, 0});
+  expect_refused(
+      [this] {
+        StoreFile::hold(probe_, {"run7", 0, 0});
+      },
+      Code::kWrongState, 0, {file(), "is in use"});
+  held->remove();
+  EXPECT_TRUE(tree(directory()).empty());
+}
+
+// What has a name and is not as it was made stays, and with it what is beside it.
+TEST_F(StoreFileTest, RemainsThatMayHoldACommitStay) {
+  make_store();  // without a header
+  {
+    const Sleeper maker([this] {
+      create(1).release();
+      return 1;
+    });
+    ASSERT_EQ(maker.told(), 1);
+    expect_refused([this] { StoreRemains(std::span(&probe_, 1), "run7", 0); }, Code::kWrongState, 0,
+                   {".new-rank0.1.store", "is in use"});
+  }
+  EXPECT_EQ(files_of_store(probe_, "run7").size(), 2u);
+  {
+    StoreRemains remains(std::span(&probe_, 1), "run7", 0);
+    EXPECT_TRUE(remains.has_named());
+    EXPECT_FALSE(remains.nothing_committed());
+    expect_refused([&] { remains.remove(); }, Code::kWrongState, 0,
+                   {"run7", "nothing was removed"});
+  }
+  EXPECT_EQ(files_of_store(probe_, "run7").size(), 2u);
+  EXPECT_TRUE(StoreRemains(std::span(&probe_, 1), "run7", 1).empty()) << "of another rank";
+  ASSERT_EQ(::unlink(file().c_str()), 0);
+  StoreRemains remains(std::span(&probe_, 1), "run7", std::nullopt);
+  EXPECT_GE(remains.bytes_on_paths().at(0), kStoreFileSize);
+  remains.remove();
+  EXPECT_TRUE(tree(directory()).empty());
 }
 
 TEST_F(StoreFileTest, DrivesAndStoresAreFoundByTheirNames) {
