@@ -119,6 +119,9 @@ BUGS_OF_STORES = [
     ("generations begin again when a store is opened", "src/tiles/tile_places.cpp",
      "  least_generation_ = incarnation << kIncarnationShift;\n",
      "  least_generation_ = incarnation >> kIncarnationShift;\n"),
+    ("an opening does not sync what it found", "src/engine/epochs.cpp",
+     "    co_await p_.swap.sync();\n    ++record_.head().incarnation;\n",
+     "    ++record_.head().incarnation;\n"),
     ("a store's file is not locked", "src/swap/store_file.cpp",
      "    take_lock(file.get(), path, use);\n    if (::fstat(", "    if (::fstat("),
     ("checksums of weights are not restored", "src/tiles/tile_places.cpp",
@@ -130,7 +133,8 @@ BUGS_OF_STORES = [
 # crash_states_test finds it, the last one among ranks.
 BUGS_OF_CRASHES = [
     ("data is not synced before the record", "src/engine/epochs.cpp",
-     "  co_await p_.swap.sync();\n", ""),
+     "  co_await p_.swap.sync();\n  p_.places.describe(record_);\n",
+     "  p_.places.describe(record_);\n"),
     ("only the first drive is synced", "src/swap/swap_tier.cpp",
      "    if (own->drive) drives.spawn(sync_drive(*own, priority));\n",
      "    if (own == drives_[0]) drives.spawn(sync_drive(*own, priority));\n"),
@@ -140,7 +144,7 @@ BUGS_OF_CRASHES = [
     ("the trainer's state of the next step is stored", "src/engine/epochs.cpp",
      "  p_.places.describe(record_);\n",
      "  p_.places.describe(record_);\n"
-     "  std::ranges::copy(trainer_state_, record_.trainer_state().begin());\n"),
+     "  std::ranges::copy(given_state_, record_.trainer_state().begin());\n"),
     ("a load does not wait for the commit before it", "src/engine/values.cpp",
      "  if (p_.epochs != nullptr) p_.epochs->settle_for_load();\n", ""),
     ("the record that is taken over is not written", "src/engine/epochs.cpp",
