@@ -197,15 +197,16 @@ void CommitRing::refuse_unlike(const Survey& found) const {
                                   "or name another store.");
 }
 
-// Whether each drive has, or had, the record before each that names a parent.
+// Whether each drive has, or had, the record before each that names a parent. Where it has a later
+// one, its file is of the same copy: the drive lost a write.
 void CommitRing::compare_with_parents(Survey& found) const {
   for (const auto& [root, record] : found.records) {
     if (record.parent == 0) continue;
     for (const Survey::Drive& drive : found.drives) {
       const Survey::Place& place = drive[(root - 1) % kRoots];
       if (place.root >= root - 1 || place.unreadable) continue;
-      if (place.root == 0) {
-        found.note_fault(place.at, "there are zeros, where a commit record was");
+      if (place.root == 0 || std::ranges::max(drive, {}, &Survey::Place::root).root >= root) {
+        found.note_fault(place.at, "it lacks commit record " + std::to_string(root - 1));
         continue;
       }
       throw Error(Code::kCorrupt,

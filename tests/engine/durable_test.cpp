@@ -883,6 +883,29 @@ TEST_F(DurableRefusal, NamesAFileOfAnOlderCopy) {
   expect_named();
 }
 
+// A drive that lost the writes of one record, and has the next: no older copy.
+TEST_F(DurableRefusal, GoesOnWhereARecordBeforeTheNewestWasLost) {
+  const auto before = contents();
+  train_on(3);  // record 4 when it is opened, 5 of the commit
+  auto lost = contents();
+  swap::StoreHead head;
+  std::memcpy(&head, lost[0].data(), sizeof head);
+  for (std::size_t file = 0; file < 2; ++file) {
+    for (std::uint32_t copy = 0; copy < swap::kCopies; ++copy) {
+      const swap::Extent at = swap::place_of(4, copy, 0, head.commit_bytes);
+      lost[file].replace(at.offset_bytes, at.size_bytes, before[file], at.offset_bytes,
+                         at.size_bytes);
+    }
+  }
+  put_back(lost);
+  std::string log;
+  Engine engine(settings_, {.log = [&](LogLevel, std::string_view text) { log += text; }});
+  ScriptedTrainer trainer(engine, kGroups);
+  EXPECT_NE(log.find("it lacks commit record 4"), std::string::npos) << log;
+  EXPECT_EQ(engine.resumed()->step, 3u);
+  EXPECT_EQ(trainer.hashes(), expected()[3]);
+}
+
 // One copy of the newest record is damaged: the other serves, after all of it was verified.
 TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
   for (std::uint64_t page = 1; page < 4; ++page) change(0, 4096 * page + 200, 1);
