@@ -139,7 +139,8 @@ struct CollectiveOptions {
 //          its silence, within two seconds of the transport's error.
 // Threads: as for Collective. The collective has a thread of its own, headrace-ranks, which posts
 //          three times a second.
-// Throws headrace::Error kInvalidArgument without a transport, a deadline or staging_bytes.
+// Throws headrace::Error kInvalidArgument without a transport, a deadline or staging_bytes, or if
+// the transport's rank is not below its world size.
 std::shared_ptr<Collective> make_collective(const CollectiveOptions& options);
 
 // Makes one transport for each of `world_size` threads of this process.

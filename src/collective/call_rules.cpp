@@ -42,6 +42,11 @@ std::string describe(const Call& call) {
          " bytes)";
 }
 
+std::string text_beyond_world(std::uint32_t rank, std::uint32_t world_size) {
+  return "rank() " + std::to_string(rank) + " and world_size() " + std::to_string(world_size) +
+         ", and ranks are 0 to world_size() - 1";
+}
+
 void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size) {
   if (size_bytes % world_size == 0) return;
   throw Error(Code::kInvalidArgument,

@@ -27,6 +27,9 @@ bool same_call(const Call& a, const Call& b) noexcept;
 // "all_gather 'gather h.3' (sequence 7, 4096 bytes)".
 std::string describe(const Call& call);
 
+// "rank() 3 and world_size() 2, and ranks are 0 to world_size() - 1".
+std::string text_beyond_world(std::uint32_t rank, std::uint32_t world_size);
+
 // Throws kInvalidArgument if `size_bytes` cannot be divided into `world_size` equal pieces.
 void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size);
 

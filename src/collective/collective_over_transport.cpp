@@ -49,11 +49,15 @@ class CallEnd {
 };
 
 const CollectiveOptions& checked(const CollectiveOptions& options) {
-  const auto refuse = [](const char* cause) {
+  const auto refuse = [](const std::string& cause) {
     throw Error(Code::kInvalidArgument,
-                std::string("make_collective: ") + cause + "; no collective was made");
+                "make_collective: " + cause + "; no collective was made");
   };
   if (options.transport == nullptr) refuse("CollectiveOptions::transport is null");
+  const std::uint32_t rank = options.transport->rank(),
+                      world_size = options.transport->world_size();
+  if (rank >= world_size)
+    refuse("the transport has " + text_beyond_world(rank, world_size));
   if (options.deadline <= std::chrono::milliseconds(0))
     refuse("a deadline of 0 would end every call: leave it out for ten minutes");
   return options;

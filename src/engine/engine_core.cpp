@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "collective/call_rules.hpp"
 #include "collective/collective_self.hpp"
 #include "device/device_host.hpp"
 #include "engine/startup.hpp"
@@ -33,6 +34,14 @@ void check_settings(const Settings& settings) {
               "gradient_accumulation_steps follows from train_batch_size and the number of ranks; "
               "call Settings::resolve_batch() first, no engine was made");
 }
+
+void check_place(const Collective& collective) {
+  if (collective.rank() < collective.world_size()) return;
+  throw Error(Code::kInvalidArgument,
+              "EngineOptions::collective has " +
+                  collective::text_beyond_world(collective.rank(), collective.world_size()) +
+                  "; no engine was made");
+}
 }  // namespace
 
 engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
@@ -45,6 +54,7 @@ engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
       trace_events(options.trace_events),
       parts(std::move(replaced)) {
   check_settings(settings);
+  check_place(*collective);
   collective->use_device(device);
   if (trace_events <= kMostTraceEvents) return;
   throw Error(Code::kInvalidArgument,

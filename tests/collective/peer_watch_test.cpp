@@ -223,6 +223,40 @@ TEST(PeerWatch, EndsARankThatIsInterruptedWhileItWaits) {
   EXPECT_TRUE(has(text, "rank 0 gave up: interrupted")) << text;
 }
 
+// A place in the world that no rank has.
+class Misplaced final : public Transport {
+ public:
+  Misplaced(std::uint32_t rank, std::uint32_t world_size) : rank_(rank), world_size_(world_size) {}
+  std::string_view name() const noexcept override { return "misplaced"; }
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return world_size_; }
+  void all_to_all(Lane, Stream, std::span<const Piece>, std::span<const Piece>,
+                  Done done) override {
+    done.function(done.context, nullptr);
+  }
+  void post(std::span<const std::byte>) noexcept override {}
+  void read_posts(std::span<Post>) noexcept override {}
+  void abort() noexcept override {}
+
+ private:
+  const std::uint32_t rank_, world_size_;
+};
+
+TEST(PeerWatch, RefusesARankThatIsNotInItsWorld) {
+  for (const auto& [rank, world_size] :
+       {std::pair{2u, 2u}, std::pair{5u, 3u}, std::pair{0u, 0u}, std::pair{1u, 0u}}) {
+    try {
+      (void)make_collective({.transport = std::make_shared<Misplaced>(rank, world_size)});
+      ADD_FAILURE() << "accepted rank " << rank << " of " << world_size;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.what();
+      EXPECT_TRUE(has(error.what(), "rank() " + std::to_string(rank) + " and world_size() " +
+                                        std::to_string(world_size)))
+          << error.what();
+    }
+  }
+}
+
 TEST(PeerWatch, RefusesOptionsThatCannotBe) {
   const auto transport = make_thread_transports(1)[0];
   const CollectiveOptions without, hurried = {.transport = transport, .deadline = milliseconds(0)};

@@ -194,6 +194,32 @@ TEST(RanksPlan, CountsWhatTheCollectiveHolds) {
   EXPECT_EQ(held[true], held[false] + (3 << 20));
 }
 
+// A trainer's own collective, with a place in the world that no rank has.
+TEST(RanksPlace, OutsideOfTheWorldIsRefused) {
+  struct Misplaced final : Collective {
+    explicit Misplaced(std::uint32_t world) : size(world) {}
+    const std::uint32_t size;
+    std::uint32_t rank() const noexcept override { return 2; }
+    std::uint32_t world_size() const noexcept override { return size; }
+    void all_gather(CollectiveTag, Stream, DeviceSpan) override {}
+    void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
+    void exchange(CollectiveTag, std::span<const std::byte>, std::span<std::byte>) override {}
+    void abort(std::string_view) noexcept override {}
+  };
+  for (const std::uint32_t world : {0u, 2u}) {
+    try {
+      Engine engine({}, {.collective = std::make_shared<Misplaced>(world)});
+      ADD_FAILURE() << "accepted rank 2 of " << world;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kInvalidArgument) << error.what();
+      EXPECT_NE(
+          std::string(error.what()).find("rank() 2 and world_size() " + std::to_string(world)),
+          std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 // A gather and a step send this rank's shard once, and the other ranks' gradients once.
 TEST(RanksStats, CountWhatTheCollectiveSends) {
   constexpr std::uint32_t kWorld = 4;
