@@ -135,8 +135,9 @@ struct CollectiveOptions {
 //          exchange().
 // Failure: a call throws kPeerLost, or kInterrupted if CollectiveOptions::interrupted returned
 //          true, and so does every later call. A waiting rank learns of another rank's abort() or
-//          end within a quarter of a second. A rank that dies without a last post is identified by
-//          its silence, within two seconds of the transport's error.
+//          end within a quarter of a second, and likewise of an exception that the transport or the
+//          device has thrown in another rank's call. A rank that dies without a last post is
+//          identified by its silence, within two seconds of the transport's error.
 // Threads: as for Collective. The collective has a thread of its own, headrace-ranks, which posts
 //          three times a second.
 // Throws headrace::Error kInvalidArgument without a transport, a deadline or staging_bytes, or if

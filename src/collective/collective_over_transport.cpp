@@ -4,7 +4,9 @@
 // carried out is in peer_watch.hpp.
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,14 +52,12 @@ class CallEnd {
 
 const CollectiveOptions& checked(const CollectiveOptions& options) {
   const auto refuse = [](const std::string& cause) {
-    throw Error(Code::kInvalidArgument,
-                "make_collective: " + cause + "; no collective was made");
+    throw Error(Code::kInvalidArgument, "make_collective: " + cause + "; no collective was made");
   };
   if (options.transport == nullptr) refuse("CollectiveOptions::transport is null");
   const std::uint32_t rank = options.transport->rank(),
                       world_size = options.transport->world_size();
-  if (rank >= world_size)
-    refuse("the transport has " + text_beyond_world(rank, world_size));
+  if (rank >= world_size) refuse("the transport has " + text_beyond_world(rank, world_size));
   if (options.deadline <= std::chrono::milliseconds(0))
     refuse("a deadline of 0 would end every call: leave it out for ten minutes");
   return options;
@@ -90,12 +90,17 @@ class CollectiveOverTransport final : public Collective {
 
  private:
   bool staged() const { return staging_.has_value(); }
+  // A call, from its beginning to its end.
+  template <class Body>
+  void carry_out(const Call& call, const Body& body);
+  void give_up() noexcept;
   // One call of the transport: begin(done) makes it.
   template <class Begin>
   void pass(const Begin& begin);
   void gather_pieces(Lane lane, std::uint64_t piece_bytes, std::byte* first, Stream stream);
   void gather_staged(std::uint64_t piece_bytes, std::byte* first, Stream stream);
   void all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
+  void all_to_all_in_place(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
   void gather_messages(std::span<const std::byte> mine, std::byte* all);
   void compare(Post& mine);
 
@@ -125,10 +130,44 @@ void CollectiveOverTransport::use_device(const std::shared_ptr<Device>& device) 
   staging_.emplace(device, staging_bytes_);
 }
 
+// The transport, or the device, has thrown on this rank. The other ranks would wait for it.
+void CollectiveOverTransport::give_up() noexcept {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    watch_.give_up(error.what());
+  } catch (...) {
+    watch_.give_up("an exception of no known type");
+  }
+}
+
+template <class Body>
+void CollectiveOverTransport::carry_out(const Call& call, const Body& body) {
+  watch_.begin(call, queued_);
+  try {
+    body();
+  } catch (const Error&) {
+    give_up();
+    throw;
+  } catch (const std::bad_alloc&) {
+    give_up();
+    throw;
+  } catch (...) {
+    give_up();
+    watch_.throw_end();
+  }
+  watch_.end();
+}
+
 template <class Begin>
 void CollectiveOverTransport::pass(const Begin& begin) {
   CallEnd end;
-  begin(end.done());
+  try {
+    begin(end.done());
+  } catch (...) {
+    give_up();  // the transport may have kept `end`: it lets go of it here
+    throw;
+  }
   const std::string error = end.wait();
   if (!error.empty()) watch_.fail(error);
 }
@@ -166,18 +205,14 @@ void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream, Devic
   check_divides(tag, whole.size_bytes, world_size_);
   const Call call = make_call(CallKind::kAllGather, tag, whole.size_bytes);
   queued_.add(call);
-  watch_.begin(call, queued_);
-  const std::uint64_t piece_bytes = whole.size_bytes / world_size_;
-  auto* const first = static_cast<std::byte*>(whole.data);
-  if (piece_bytes > 0 && world_size_ > 1) {
-    if (staged()) {
-      gather_staged(piece_bytes, first, stream);
-    } else {
-      if (device_ != nullptr) device_->synchronize(stream);
-      gather_pieces(Lane::kGather, piece_bytes, first, stream);
-    }
-  }
-  watch_.end();
+  carry_out(call, [&] {
+    const std::uint64_t piece_bytes = whole.size_bytes / world_size_;
+    auto* const first = static_cast<std::byte*>(whole.data);
+    if (piece_bytes == 0 || world_size_ == 1) return;
+    if (staged()) return gather_staged(piece_bytes, first, stream);
+    if (device_ != nullptr) device_->synchronize(stream);
+    gather_pieces(Lane::kGather, piece_bytes, first, stream);
+  });
 }
 
 void CollectiveOverTransport::all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take,
@@ -216,33 +251,34 @@ void CollectiveOverTransport::all_to_all_staged(std::span<const DeviceSpan> give
   }
 }
 
+void CollectiveOverTransport::all_to_all_in_place(std::span<const DeviceSpan> give, std::byte* take,
+                                                  Stream stream) {
+  if (device_ != nullptr) device_->synchronize(stream);
+  const std::uint64_t own = give[rank_].size_bytes;
+  give_.clear();
+  take_.clear();
+  for (std::uint32_t r = 0; r < world_size_; ++r) {
+    give_.push_back({give[r].data, give[r].size_bytes});
+    take_.push_back(r == rank_ ? Piece{} : Piece{take, own});
+    if (r != rank_) take += own;
+  }
+  pass([&](Transport::Done done) {
+    transport_->all_to_all(Lane::kReduce, stream, give_, take_, done);
+  });
+}
+
 void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
                                          std::span<const DeviceSpan> give, void* take) {
   std::uint64_t whole = 0;
   for (const DeviceSpan& piece : give) whole += piece.size_bytes;
   const Call call = make_call(CallKind::kAllToAll, tag, whole);
   queued_.add(call);
-  watch_.begin(call, queued_);
-  if (whole > 0 && world_size_ > 1) {
-    if (staged()) {
-      all_to_all_staged(give, static_cast<std::byte*>(take), stream);
-    } else {
-      if (device_ != nullptr) device_->synchronize(stream);
-      const std::uint64_t own = give[rank_].size_bytes;
-      auto* to = static_cast<std::byte*>(take);
-      give_.clear();
-      take_.clear();
-      for (std::uint32_t r = 0; r < world_size_; ++r) {
-        give_.push_back({give[r].data, give[r].size_bytes});
-        take_.push_back(r == rank_ ? Piece{} : Piece{to, own});
-        if (r != rank_) to += own;
-      }
-      pass([&](Transport::Done done) {
-        transport_->all_to_all(Lane::kReduce, stream, give_, take_, done);
-      });
-    }
-  }
-  watch_.end();
+  carry_out(call, [&] {
+    if (whole == 0 || world_size_ == 1) return;
+    auto* const to = static_cast<std::byte*>(take);
+    if (staged()) return all_to_all_staged(give, to, stream);
+    all_to_all_in_place(give, to, stream);
+  });
 }
 
 // `all` is world_size times as large as `mine`, which may lie in its place there already.
@@ -270,22 +306,19 @@ void CollectiveOverTransport::compare(Post& mine) {
 void CollectiveOverTransport::exchange(CollectiveTag tag, std::span<const std::byte> mine,
                                        std::span<std::byte> all) {
   const Call call = make_call(CallKind::kExchange, tag, mine.size());
-  watch_.begin(call, queued_);
-  Post post;
-  post.number = watch_.calls();
-  post.call = call;
-  post.queued = queued_.count;
-  post.queued_hash = queued_.hash;
-  const bool is_short = mine.size() <= post.body.size();
-  if (is_short && !mine.empty()) std::memcpy(post.body.data(), mine.data(), mine.size());
-  compare(post);
-  if (!is_short) {
-    gather_messages(mine, all.data());
-  } else if (!mine.empty()) {
-    for (std::uint32_t r = 0; r < world_size_; ++r)
+  carry_out(call, [&] {
+    Post post;
+    post.number = watch_.calls();
+    post.call = call;
+    post.queued = queued_.count;
+    post.queued_hash = queued_.hash;
+    const bool is_short = mine.size() <= post.body.size();
+    if (is_short && !mine.empty()) std::memcpy(post.body.data(), mine.data(), mine.size());
+    compare(post);
+    if (!is_short) return gather_messages(mine, all.data());
+    for (std::uint32_t r = 0; r < world_size_ && !mine.empty(); ++r)
       std::memcpy(&all[r * mine.size()], posts_[r].body.data(), mine.size());
-  }
-  watch_.end();
+  });
 }
 }  // namespace
 }  // namespace headrace::collective

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -42,7 +43,7 @@ PeerWatch::~PeerWatch() {
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
-  if (why_) return;  // what this rank posted last says why
+  if (why_ || last_words_) return;  // what this rank posted last says why
   Post post = own_post();
   post.kind = Post::Kind::kLeft;
   say(post);
@@ -226,6 +227,22 @@ void PeerWatch::abort(std::string_view why) noexcept try {
   const std::lock_guard lock(mutex_);
   if (!why_) why_.emplace();
   changed_.notify_all();
+}
+
+void PeerWatch::give_up(std::string_view cause) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    start_to_end((call_ ? describe(*call_) + ": " : "") + std::string(cause), Post::Kind::kFailed);
+  } catch (const std::exception&) {  // no memory for the text
+    abort(cause);
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return why_.has_value(); });
+}
+
+void PeerWatch::throw_end() {
+  std::unique_lock lock(mutex_);
+  throw_why(lock);
 }
 
 void PeerWatch::refuse(const std::string& why) {

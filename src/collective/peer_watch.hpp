@@ -44,6 +44,11 @@ class PeerWatch {
   void begin(const Call& call, const QueuedCalls& queued);
   void end() noexcept;
   std::uint64_t calls() const noexcept { return calls_; }
+  // The call has thrown on this rank alone, with this cause: the others end with it. Returns when
+  // the transport no longer uses the call's memory. Does nothing if the ranks have ended already.
+  void give_up(std::string_view cause) noexcept;
+  // After give_up(): throws what the other ranks do.
+  [[noreturn]] void throw_end();
   // The transport has ended the call with an error. Throws kPeerLost with its cause.
   [[noreturn]] void fail(std::string_view transport_error);
   // Throws kPeerLost with `why` no rank can continue. Every rank knows it or will find it here.

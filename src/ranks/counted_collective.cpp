@@ -2,7 +2,12 @@
 #include "ranks/counted_collective.hpp"
 
 #include <cstddef>
+#include <exception>
+#include <new>
 #include <span>
+#include <string>
+
+#include "headrace/error.hpp"
 
 namespace headrace::ranks {
 using Clock = std::chrono::steady_clock;
@@ -14,28 +19,55 @@ void CountedCollective::count(Clock::time_point begin, std::uint64_t sent_bytes)
   nanoseconds_ += static_cast<std::uint64_t>(spent.count());
 }
 
-void CountedCollective::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  const auto begin = Clock::now();
-  counted_->all_gather(tag, stream, whole);
-  count(begin, whole.size_bytes / world_size() * (world_size() - 1));
+// Within a handler. A refused argument ends nothing: the same call may be made with another.
+void CountedCollective::tell_of_failure(const char* name, CollectiveTag tag) noexcept try {
+  std::string why = std::string(name) + " '" + std::string(tag.what) + "': ";
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (error.code() == Code::kInvalidArgument) return;
+    why += error.what();
+  } catch (const std::exception& error) {
+    why += error.what();
+  } catch (...) {
+    why += "an exception of no known type";
+  }
+  counted_->abort(why);
+} catch (const std::bad_alloc&) {  // the peers learn that something failed, not what
+  counted_->abort("a call failed on this rank");
 }
 
-void CountedCollective::all_to_all(CollectiveTag tag, Stream stream,
-                                   std::span<const DeviceSpan> give, void* take) {
+template <class Call>
+void CountedCollective::make(const char* name, CollectiveTag tag, std::uint64_t sent_bytes,
+                             const Call& call) {
   const auto begin = Clock::now();
-  counted_->all_to_all(tag, stream, give, take);
-  std::uint64_t sent_bytes = 0;
-  for (std::uint32_t r = 0; r < give.size(); ++r) {
-    if (r != rank()) sent_bytes += give[r].size_bytes;
+  try {
+    call();
+  } catch (...) {
+    tell_of_failure(name, tag);
+    throw;
   }
   count(begin, sent_bytes);
 }
 
+void CountedCollective::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
+  make("all_gather", tag, whole.size_bytes / world_size() * (world_size() - 1),
+       [&] { counted_->all_gather(tag, stream, whole); });
+}
+
+void CountedCollective::all_to_all(CollectiveTag tag, Stream stream,
+                                   std::span<const DeviceSpan> give, void* take) {
+  std::uint64_t sent_bytes = 0;
+  for (std::uint32_t r = 0; r < give.size(); ++r) {
+    if (r != rank()) sent_bytes += give[r].size_bytes;
+  }
+  make("all_to_all", tag, sent_bytes, [&] { counted_->all_to_all(tag, stream, give, take); });
+}
+
 void CountedCollective::exchange(CollectiveTag tag, std::span<const std::byte> mine,
                                  std::span<std::byte> all) {
-  const auto begin = Clock::now();
-  counted_->exchange(tag, mine, all);
-  count(begin, mine.size() * (world_size() - 1));
+  make("exchange", tag, mine.size() * (world_size() - 1),
+       [&] { counted_->exchange(tag, mine, all); });
 }
 
 void CountedCollective::add_stats(Stats& stats) const noexcept {

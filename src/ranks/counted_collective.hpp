@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// counted_collective.hpp: a trainer's collective, whose calls, bytes and seconds are counted.
+// counted_collective.hpp: a trainer's collective, whose calls, bytes and seconds are counted. If a
+// call throws, the other ranks are told why: they wait for this rank, which may know nothing of
+// them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -30,6 +32,10 @@ class CountedCollective final : public Collective {
   void add_stats(Stats& stats) const noexcept;
 
  private:
+  // Makes the call, and counts it if it passes.
+  template <class Call>
+  void make(const char* name, CollectiveTag tag, std::uint64_t sent_bytes, const Call& call);
+  void tell_of_failure(const char* name, CollectiveTag tag) noexcept;
   void count(std::chrono::steady_clock::time_point begin, std::uint64_t sent_bytes) noexcept;
 
   const std::shared_ptr<Collective> counted_;

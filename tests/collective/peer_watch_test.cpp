@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -195,6 +196,67 @@ TEST(PeerWatch, EndsEveryRankThatWaitsForOneThatAborts) {
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
   for (const std::string& text : texts)
     EXPECT_TRUE(has(text, "rank 2 gave up: EIO on /dev/nvme0n1")) << text;
+}
+
+// Throws in a call, as an adapter does whose network is gone: before or after it has kept `done`.
+class Throwing final : public Transport {
+ public:
+  enum class When { kBefore, kAfter };
+  Throwing(std::shared_ptr<Transport> to, When when) : to_(std::move(to)), when_(when) {}
+  std::string_view name() const noexcept override { return "throwing"; }
+  std::uint32_t rank() const noexcept override { return to_->rank(); }
+  std::uint32_t world_size() const noexcept override { return to_->world_size(); }
+  void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
+                  std::span<const Piece> take, Done done) override {
+    if (when_ == When::kAfter) to_->all_to_all(lane, stream, give, take, done);
+    throw std::runtime_error("no route to host");
+  }
+  void post(std::span<const std::byte> bytes) noexcept override { to_->post(bytes); }
+  void read_posts(std::span<Post> of_all) noexcept override { to_->read_posts(of_all); }
+  void abort() noexcept override { to_->abort(); }
+
+ private:
+  const std::shared_ptr<Transport> to_;
+  const When when_;
+};
+
+TEST(PeerWatch, EndsEveryRankWhereATransportThrowsOnOne) {
+  for (const auto when : {Throwing::When::kBefore, Throwing::When::kAfter}) {
+    for (const bool gathers : {false, true}) {
+      auto transports = make_thread_transports(3);
+      transports[1] = std::make_shared<Throwing>(transports[1], when);
+      std::vector<Rank> ranks;
+      for (const auto& transport : transports)
+        ranks.push_back({nullptr, make_collective({.transport = transport})});
+      std::vector<std::string> texts(3);
+      const Clock::time_point began = Clock::now();
+      on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
+        std::vector<char> bytes(3);
+        texts[r] = peer_lost_text([&] {
+          if (gathers) rank.collective->all_gather({3, "step"}, {}, {bytes.data(), bytes.size()});
+          meet(*rank.collective, {4, "next"});
+          meet(*rank.collective, {5, "where those meet whose bytes had passed"});
+        });
+        EXPECT_EQ(peer_lost_text([&] { meet(*rank.collective, {6, "later"}); }), texts[r]);
+      });
+      EXPECT_LT(Clock::now() - began, std::chrono::seconds(20));
+      for (const std::string& text : texts)
+        EXPECT_TRUE(has(text, "rank 1 gave up: ") && has(text, "no route to host")) << text;
+    }
+  }
+}
+
+// Its own abort() has no time to pass before the rank ends: the cause stays, and is no farewell.
+TEST(PeerWatch, KeepsTheCauseOfARankThatEndsAtOnce) {
+  for (int round = 0; round < 50; ++round) {
+    World world = world_of(2);
+    std::string text;
+    std::thread waits([&] { text = peer_lost_text([&] { meet(*world.ranks[0], {3, "step"}); }); });
+    world.ranks[1]->abort("EIO");
+    world.ranks[1].reset();
+    waits.join();
+    EXPECT_TRUE(has(text, "rank 1 gave up: EIO")) << text;
+  }
 }
 
 // Ctrl-C on rank 0, which waits for rank 2. Rank 1 learns of it, and so would rank 2.

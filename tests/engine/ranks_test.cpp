@@ -646,6 +646,56 @@ TEST(RanksOverNccl, AnotherCallOnOneRankIsNamed) {
   expect_other_calls_named(over_nccl(2, NcclFlavour::kLate));
 }
 
+// A trainer's own collective, over one of the library's: it throws in the call number `fails_at`.
+class FailingCollective final : public Collective {
+ public:
+  FailingCollective(std::shared_ptr<Collective> to, int fails_at)
+      : to_(std::move(to)), left_(fails_at) {}
+  std::uint32_t rank() const noexcept override { return to_->rank(); }
+  std::uint32_t world_size() const noexcept override { return to_->world_size(); }
+  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override {
+    count();
+    to_->all_gather(tag, stream, whole);
+  }
+  void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                  void* take) override {
+    count();
+    to_->all_to_all(tag, stream, give, take);
+  }
+  void exchange(CollectiveTag tag, std::span<const std::byte> mine,
+                std::span<std::byte> all) override {
+    count();
+    to_->exchange(tag, mine, all);
+  }
+  void abort(std::string_view why) noexcept override { to_->abort(why); }
+
+ private:
+  void count() {
+    if (left_-- == 0) throw std::runtime_error("the switch is down");
+  }
+  const std::shared_ptr<Collective> to_;
+  int left_;
+};
+
+// The calls of freeze, of a gather and of a step.
+TEST(RanksOrder, ACollectiveThatThrowsOnOneRankEndsAllWithItsCause) {
+  for (const int fails_at : {0, 3, 5, 6, 8}) {
+    SCOPED_TRACE(fails_at);
+    World world = over_threads(2, HostFlavour::kPrompt);
+    world.ranks[1] = std::make_shared<FailingCollective>(world.ranks[1], fails_at);
+    const auto errors = run_ranks(std::move(world), plain, [&](Rank& rank) {
+      register_model(rank.engine);
+      rank.engine.freeze();
+      load_all(rank.engine);
+      for (std::uint32_t g = 0; g < rank.engine.group_count(); ++g) (void)rank.engine.gather({g});
+      rank.engine.step({});
+    });
+    EXPECT_NE(errors[1].find("the switch is down"), std::string::npos) << errors[1];
+    EXPECT_NE(errors[0].find("rank 1 gave up: "), std::string::npos) << errors[0];
+    EXPECT_NE(errors[0].find("the switch is down"), std::string::npos) << errors[0];
+  }
+}
+
 struct Difference {
   const char* what;  // in the error
   std::function<void(Engine&)> on_rank_1;
