@@ -11,6 +11,7 @@
 #include "device/device_host.hpp"
 #include "engine/startup.hpp"
 #include "headrace/error.hpp"
+#include "settings/key_table.hpp"
 #include "swap/dead_runs.hpp"
 
 namespace headrace {
@@ -109,7 +110,7 @@ void EngineCore::freeze() {
       registry_.group({g}).repeated_gradients = true;
   }
   const ranks::LocalRanks local = ranks::find_local_ranks(*inputs_.collective);
-  const std::string settings = inputs_.settings.to_json();
+  const std::string settings = settings::lines_of(inputs_.settings);
   std::vector<std::string> given = inputs_.settings.nvme_paths;
   for (std::string& path : inputs_.settings.nvme_paths)
     path = ranks::path_of_rank(path, inputs_.collective->rank(), local.local_rank);

@@ -96,7 +96,7 @@ class RankCalls {
   // Whether rank `rank` announced a gradient of parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;
   // Collective. Throws kPeerLost and names anything that a rank registered or set differently from
-  // rank 0. `settings` comes from Settings::to_json().
+  // rank 0. `settings` has a line for each, "path = value".
   void compare_registration(const std::string& settings);
 
   static std::uint64_t bookkeeping_bytes(const partition::Registry& registry,
@@ -119,6 +119,12 @@ class RankCalls {
     std::uint64_t value = 0, of_rank_0 = 0;
   };
 
+  // Of one rank, at freeze.
+  struct Counts {
+    std::uint64_t groups = 0, parameters = 0;
+    std::uint64_t settings_bytes = 0, settings_hash = 0;
+  };
+
   static std::size_t largest_message(const partition::Registry& registry) noexcept;
   RankAgreement agreement(const RankCall& mine);
   std::string text_of(RankCall::Kind kind, GroupId group) const;
@@ -129,9 +135,9 @@ class RankCalls {
   // `mine` has the same length on every rank.
   std::optional<Difference> compare(std::string_view what, std::span<const std::uint64_t> mine);
   std::string difference_in_terms(const StepTerms& mine);
-  std::string difference_in_counts(std::size_t setting_lines);
+  std::string difference_in_counts(std::span<const Counts> all) const;
   std::string difference_in_groups();
-  std::string difference_in_settings(const std::vector<std::string>& lines);
+  std::string difference_in_settings(const std::string& mine, std::span<const Counts> all);
 
   Collective& collective_;
   const partition::Registry& registry_;

@@ -51,6 +51,30 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// The value of a setting among lines "path = value".
+std::string value_in(const std::vector<std::string>& lines, const std::string& path) {
+  for (const std::string& line : lines) {
+    if (line.starts_with(path + " = ")) return line.substr(path.size() + 3);
+  }
+  return "not set";
+}
+
+// The first setting that differs, in rank 0's order; those that rank 0 lacks come last.
+std::string difference_of(const std::string& of_rank_0, const std::string& of_other,
+                          std::uint32_t other) {
+  const std::vector<std::string> first = lines_of(of_rank_0), second = lines_of(of_other);
+  for (const auto& lines : {first, second}) {
+    for (const std::string& line : lines) {
+      const std::string path = line.substr(0, line.find(" = "));
+      const std::string a = value_in(first, path), b = value_in(second, path);
+      if (a == b) continue;
+      return "rank " + std::to_string(other) + " has other settings than rank 0: " + path + " is " +
+             b + " there, on rank 0 it is " + a;
+    }
+  }
+  return "rank " + std::to_string(other) + " has other settings than rank 0";
+}
+
 std::string on_rank(std::uint32_t rank) {
   return " on rank " + std::to_string(rank) + " than on rank 0";
 }
@@ -68,15 +92,18 @@ std::optional<RankCalls::Difference> RankCalls::compare(std::string_view what,
   return std::nullopt;
 }
 
-std::string RankCalls::difference_in_counts(std::size_t setting_lines) {
-  const std::uint64_t mine[] = {registry_.groups().size(), registry_.parameters().size(),
-                                setting_lines};
-  const auto at = compare("freeze: counts", mine);
-  if (!at) return {};
-  const std::string rank = "rank " + std::to_string(at->rank);
-  if (at->index == 2) return rank + " has other settings than rank 0";
-  return rank + " registered " + std::to_string(at->value) +
-         (at->index == 0 ? " groups" : " parameters") + ", rank 0 " + std::to_string(at->of_rank_0);
+std::string RankCalls::difference_in_counts(std::span<const Counts> all) const {
+  const auto text = [](std::size_t rank, std::uint64_t count, const char* what,
+                       std::uint64_t of_rank_0) {
+    return "rank " + std::to_string(rank) + " registered " + std::to_string(count) + what +
+           ", rank 0 " + std::to_string(of_rank_0);
+  };
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r].groups != all[0].groups) return text(r, all[r].groups, " groups", all[0].groups);
+    if (all[r].parameters != all[0].parameters)
+      return text(r, all[r].parameters, " parameters", all[0].parameters);
+  }
+  return {};
 }
 
 std::string RankCalls::difference_in_groups() {
@@ -106,16 +133,24 @@ std::string RankCalls::difference_in_groups() {
          kWhat[(at->index - of_parameters) % kOfGroup] + on_rank(at->rank);
 }
 
-std::string RankCalls::difference_in_settings(const std::vector<std::string>& lines) {
-  std::vector<std::uint64_t> mine;
-  for (const std::string& line : lines) mine.push_back(hash_of(line));
-  const auto at = compare("freeze: settings", mine);
-  if (!at) return {};
-  std::string line = lines[at->index];
-  while (line.ends_with(',')) line.pop_back();
-  return "rank " + std::to_string(at->rank) + " has other settings than rank 0; on this rank (" +
-         std::to_string(collective_.rank()) + ") it is " +
-         line.substr(std::min(line.find_first_not_of(' '), line.size()));
+// Texts are exchanged only where they differ.
+std::string RankCalls::difference_in_settings(const std::string& mine,
+                                              std::span<const Counts> all) {
+  const auto same = [&](const Counts& one) {
+    return one.settings_bytes == all[0].settings_bytes && one.settings_hash == all[0].settings_hash;
+  };
+  const auto other = std::ranges::find_if_not(all, same);
+  if (other == all.end()) return {};
+  const std::uint64_t most = std::ranges::max(all, {}, &Counts::settings_bytes).settings_bytes;
+  std::string own = mine, texts(most * all.size(), '\0');
+  own.resize(most);
+  collective_.exchange(next("freeze: settings"), std::as_bytes(std::span(own)),
+                       std::as_writable_bytes(std::span(texts)));
+  const auto text_of = [&](std::size_t rank) {
+    return texts.substr(rank * most, all[rank].settings_bytes);
+  };
+  const auto rank = static_cast<std::uint32_t>(other - all.begin());
+  return difference_of(text_of(0), text_of(rank), rank);
 }
 
 std::uint64_t RankCalls::update_hash(ParameterId id) const {
@@ -171,10 +206,14 @@ void RankCalls::refuse_terms(const StepTerms& mine) {
 
 void RankCalls::compare_registration(const std::string& settings) {
   if (collective_.world_size() == 1) return;
-  const std::vector<std::string> lines = lines_of(settings);
-  std::string difference = difference_in_counts(lines.size());
+  const Counts mine{registry_.groups().size(), registry_.parameters().size(), settings.size(),
+                    hash_of(settings)};
+  std::vector<Counts> all(collective_.world_size());
+  collective_.exchange(next("freeze: counts"), std::as_bytes(std::span(&mine, 1)),
+                       std::as_writable_bytes(std::span(all)));
+  std::string difference = difference_in_counts(all);
   if (difference.empty()) difference = difference_in_groups();
-  if (difference.empty()) difference = difference_in_settings(lines);
+  if (difference.empty()) difference = difference_in_settings(settings, all);
   if (difference.empty()) return;
   throw Error(Code::kPeerLost, "freeze: " + difference +
                                    ": no rank is frozen; register the same groups and give the "

@@ -107,6 +107,10 @@ std::string fill_braces(std::string_view text,
 // The value as Settings::to_json() writes it; "" if it leaves the key out.
 std::string value_text(const Key& key, const Settings& settings);
 
+// A line for each key that to_json() writes, in its order, such as "zero_optimization.stage = 3".
+// The text ends with a newline.
+std::string lines_of(const Settings& settings);
+
 // The key's help, with the paths of other keys instead of braces.
 std::string help_text(const Key& key);
 

@@ -104,6 +104,15 @@ std::string settings::value_text(const Key& key, const Settings& settings) {
   return value.is_null() ? "" : value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+std::string settings::lines_of(const Settings& settings) {
+  std::string lines;
+  for (const Key& key : keys()) {
+    const std::string value = value_text(key, settings);
+    if (!value.empty()) lines += std::string(key.path) + " = " + value + "\n";
+  }
+  return lines;
+}
+
 std::string Settings::to_json() const {
   ordered_json root;
   Settings all = *this;

@@ -837,8 +837,36 @@ TEST(RanksFreeze, NamesTheParameterAndTheSettingThatDiffer) {
         register_model(rank.engine);
         rank.engine.freeze();
       });
-  for (const std::string& error : set)
-    EXPECT_NE(error.find("tile_elements"), std::string::npos) << error;
+  for (const std::string& error : set) {
+    EXPECT_NE(error.find("rank 1 has other settings than rank 0: headrace.tile_elements is 131072 "
+                         "there, on rank 0 it is 65536"),
+              std::string::npos)
+        << error;
+  }
+}
+
+// Rank 2 has more settings than the others, or fewer: those of a scheduler.
+TEST(RanksFreeze, NamesASettingThatOneRankAloneHas) {
+  constexpr const char* kScheduled =
+      R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 7}}})";
+  for (const bool has : {true, false}) {
+    const auto errors = run_ranks(
+        3, HostFlavour::kPrompt,
+        [&](std::uint32_t rank) {
+          return Settings::from_json((rank == 2) == has ? kScheduled : "{}");
+        },
+        [](Rank& rank) {
+          register_model(rank.engine);
+          rank.engine.freeze();
+        });
+    for (const std::string& error : errors) {
+      EXPECT_NE(error.find("rank 2 has other settings than rank 0: scheduler.type is " +
+                           std::string(has ? "\"WarmupLR\" there, on rank 0 it is not set"
+                                           : "not set there, on rank 0 it is \"WarmupLR\"")),
+                std::string::npos)
+          << error;
+    }
+  }
 }
 }  // namespace
 }  // namespace headrace
