@@ -99,6 +99,10 @@ class Transport {
   virtual void post(std::span<const std::byte> bytes) noexcept = 0;
   // Sets of_all[r] to the last post of rank r that has arrived here.
   virtual void read_posts(std::span<Post> of_all) noexcept = 0;
+  // If one rank or service passes on the posts of all, and has ended or not answered for more than
+  // a second: its name, such as "rank 0". Then no conclusion can be drawn from the silence of other
+  // ranks. "": posts arrive.
+  virtual std::string posts_held_up_by() const { return {}; }
 
   // Ends every pending and later call of this rank with an error, but does not inform the other
   // ranks. When it returns, no call is pending.

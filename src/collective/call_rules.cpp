@@ -76,6 +76,12 @@ std::string missing_text(const std::string& missing_ranks, const Call& call,
          "late, or raise the deadline";
 }
 
+std::string held_up_text(const std::string& holds_up, const Call& call, const std::string& how) {
+  return holds_up + ", which passes on the ranks' posts, no longer answers: " + describe(call) +
+         " was not carried out " + how +
+         ", and no further call will be; see why it ended or stands still, and start again";
+}
+
 std::string left_text(std::uint32_t left_rank, const Call& call) {
   return "rank " + std::to_string(left_rank) + " has left and will not come to " + describe(call) +
          ": the call was not carried out; keep every rank's engine open until all have made their "

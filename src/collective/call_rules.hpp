@@ -39,5 +39,7 @@ std::string mismatch_text(std::uint32_t rank, const Call& call, std::uint32_t ot
 // `missing_ranks` must not be empty.
 std::string missing_text(const std::string& missing_ranks, const Call& call,
                          std::uint64_t waited_milliseconds);
+// `holds_up` passes on all ranks' posts no more; `how`: "within 100 ms", "(gloo: no route)".
+std::string held_up_text(const std::string& holds_up, const Call& call, const std::string& how);
 std::string left_text(std::uint32_t left_rank, const Call& call);
 }  // namespace headrace::collective

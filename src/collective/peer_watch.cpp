@@ -115,7 +115,8 @@ std::optional<std::string> PeerWatch::verdict() const {
 }
 
 std::string PeerWatch::late_ranks() const {
-  std::string text;
+  std::string text = transport_->posts_held_up_by();
+  if (!text.empty()) return text;
   for (std::size_t r = 0; r < posts_.size(); ++r) {
     if (r == transport_->rank() || posts_[r].number >= calls_) continue;
     text += (text.empty() ? "" : ", ") + rank_text(r);
@@ -123,10 +124,13 @@ std::string PeerWatch::late_ranks() const {
   return text;
 }
 
+// A rank whose last post was its farewell, or its last words, is silent for a known reason.
 std::string PeerWatch::silent_ranks() const {
-  std::string text;
+  std::string text = transport_->posts_held_up_by();
+  if (!text.empty()) return text;
   for (std::size_t r = 0; r < lives_.size(); ++r) {
-    if (r == transport_->rank() || Clock::now() - lives_[r].since < kSilence) continue;
+    const bool posts = posts_[r].kind == Post::Kind::kCall || posts_[r].kind == Post::Kind::kIdle;
+    if (r == transport_->rank() || !posts || Clock::now() - lives_[r].since < kSilence) continue;
     text += (text.empty() ? "" : ", ") + rank_text(r);
   }
   return text;
@@ -151,19 +155,23 @@ void PeerWatch::warn_of_late_ranks(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+std::string PeerWatch::text_at_deadline() const {
+  const auto milliseconds = static_cast<std::uint64_t>(deadline_.count());
+  if (const std::string holds_up = transport_->posts_held_up_by(); !holds_up.empty())
+    return held_up_text(holds_up, *call_, "within " + std::to_string(milliseconds) + " ms");
+  const std::string late = late_ranks();
+  if (!late.empty()) return missing_text(late, *call_, milliseconds);
+  return describe(*call_) + " did not end within " + std::to_string(milliseconds) +
+         " ms, although every rank came to it: no further call will be carried out; see what holds "
+         "up the network, or raise the deadline";
+}
+
 void PeerWatch::look(std::unique_lock<std::mutex>& lock) {
   read_posts();
   if (auto why = verdict()) return start_to_end(std::move(*why), Post::Kind::kEnded);
   const Clock::duration waited = Clock::now() - since_;
   if (waited > deadline_) {
-    const std::string late = late_ranks();
-    std::string why = missing_text(late, *call_, static_cast<std::uint64_t>(deadline_.count()));
-    if (late.empty()) {
-      why = describe(*call_) + " did not end within " + std::to_string(deadline_.count()) +
-            " ms, although every rank came to it: no further call will be carried out; see what "
-            "holds up the network, or raise the deadline";
-    }
-    return start_to_end(std::move(why), Post::Kind::kEnded);
+    return start_to_end(text_at_deadline(), Post::Kind::kEnded);
   }
   if (!warned_ && waited > deadline_ / 4) warn_of_late_ranks(lock);
 }
@@ -251,6 +259,17 @@ void PeerWatch::refuse(const std::string& why) {
   throw_why(lock);
 }
 
+std::string PeerWatch::text_of_loss(const std::string& transport_error) const {
+  if (const std::string holds_up = transport_->posts_held_up_by(); !holds_up.empty())
+    return held_up_text(holds_up, *call_, "(" + transport_error + ")");
+  const std::string silent = silent_ranks();
+  return (silent.empty() ? std::string("the ranks lost each other")
+                         : silent + " ended without a word") +
+         " (" + transport_error + "): " + describe(*call_) +
+         " was not carried out, and no further call will be; see why that rank ended, and start "
+         "again";
+}
+
 // Some rank has failed, left, or called something else, and says so; or it has fallen silent.
 void PeerWatch::fail(std::string_view transport_error) {
   std::unique_lock lock(mutex_);
@@ -263,15 +282,8 @@ void PeerWatch::fail(std::string_view transport_error) {
     read_posts();
     why = verdict();
   }
-  if (!why) {
-    const std::string silent = silent_ranks();
-    why = silent.empty() ? std::string("the ranks lost each other")
-                         : silent + " ended without a word";
-    *why += " (" + std::string(transport_->name()) + ": " + std::string(transport_error) +
-            "): " + describe(*call_) +
-            " was not carried out, and no further call will be; see why that rank ended, and start "
-            "again";
-  }
+  if (!why)
+    why = text_of_loss(std::string(transport_->name()) + ": " + std::string(transport_error));
   start_to_end(std::move(*why), Post::Kind::kEnded);
   throw_why(lock);
 }

@@ -13,7 +13,8 @@
 //                        transport's calls, and rank 0's call throws the text
 //
 // If rank 1 had died without a post, the transport would have ended rank 0's call with an error.
-// Then rank 0 watches for 1.5 seconds whose posts stop: every rank posts three times a second.
+// Then rank 0 watches for 1.5 seconds whose posts stop: every rank posts three times a second. If
+// posts pass through one rank, and that one has died, the posts of all stop: then it is named.
 #pragma once
 #include <array>
 #include <chrono>
@@ -71,6 +72,8 @@ class PeerWatch {
   std::string late_ranks() const;
   void warn_of_late_ranks(std::unique_lock<std::mutex>& lock);
   std::string silent_ranks() const;
+  std::string text_at_deadline() const;
+  std::string text_of_loss(const std::string& transport_error) const;
   void end_if_interrupted();
   void start_to_end(std::string why, Post::Kind kind);
   void end_for_all(std::unique_lock<std::mutex>& lock);

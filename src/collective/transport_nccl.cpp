@@ -79,6 +79,7 @@ class TransportNccl final : public Transport {
   void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done) override;
   void post(std::span<const std::byte> bytes) noexcept override { messages_->post(bytes); }
   void read_posts(std::span<Post> of_all) noexcept override { messages_->read_posts(of_all); }
+  std::string posts_held_up_by() const override { return messages_->posts_held_up_by(); }
   void abort() noexcept override;
 
  private:

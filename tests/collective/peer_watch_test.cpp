@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "collective/posts.hpp"
 #include "collective/ranks.hpp"
 #include "headrace/transport.hpp"
 
@@ -35,6 +37,8 @@ class Breakable final : public Transport {
   void post(std::span<const std::byte> bytes) noexcept override { to_->post(bytes); }
   void read_posts(std::span<Post> of_all) noexcept override { to_->read_posts(of_all); }
   void abort() noexcept override { to_->abort(); }
+  std::string posts_held_up_by() const override { return holds_up_; }
+  void hold_up_posts(const std::string& by) { holds_up_ = by; }  // before its first call
   // As a socket does whose other end is gone.
   void break_off() {
     broken_ = true;
@@ -60,6 +64,7 @@ class Breakable final : public Transport {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::atomic<bool> broken_ = false;
+  std::string holds_up_;
 };
 
 class Lines {
@@ -157,6 +162,53 @@ TEST(PeerWatch, NamesARankThatDiesWithoutAWordByItsSilence) {
         << text;
     EXPECT_TRUE(has(text, "exchange 'step' (sequence 3, 0 bytes) was not carried out")) << text;
   }
+}
+
+// Rank 0 passes on all posts: without it, the others hear nothing of each other either.
+TEST(PeerWatch, NamesTheRankWithoutWhichNoPostsArrive) {
+  for (const bool breaks : {true, false}) {
+    const auto transports = make_thread_transports(3);
+    const auto network = std::make_shared<Breakable>(transports[1]);
+    network->hold_up_posts("rank 0");
+    const auto rank = make_collective({.transport = network,
+                                       .deadline = milliseconds(breaks ? 60000 : 2000),
+                                       .warn = [](const std::string&) {}});
+    std::thread end([&] {
+      if (breaks) network->break_off();
+    });
+    const std::string text = peer_lost_text([&] { meet(*rank, {3, "step"}); });
+    end.join();
+    EXPECT_TRUE(has(
+        text,
+        "rank 0, which passes on the ranks' posts, no longer answers: exchange 'step' "
+        "(sequence 3, 0 bytes) was not carried out " +
+            std::string(breaks ? "(a network: connection closed by 10.0.0.7)" : "within 2000 ms")))
+        << text;
+    EXPECT_FALSE(has(text, "rank 2")) << text;
+  }
+}
+
+// Rank 2 has made its last call, and left; rank 1 dies in that call. Both post no more.
+TEST(PeerWatch, NamesNoRankThatHasLeftForTheSilenceOfAnother) {
+  const auto transports = make_thread_transports(3);
+  Post farewell;
+  farewell.number = 1;
+  farewell.kind = Post::Kind::kLeft;
+  transports[2]->post(std::as_bytes(std::span(&farewell, 1)));
+  const auto network = std::make_shared<Breakable>(transports[0]);
+  Lines lines;
+  const auto rank =
+      make_collective({.transport = network, .deadline = milliseconds(8000), .warn = lines.sink()});
+  std::thread end([&] {
+    std::this_thread::sleep_for(milliseconds(2600));  // after the warning
+    network->break_off();
+  });
+  const std::string text = peer_lost_text([&] { meet(*rank, {3, "step"}); });
+  end.join();
+  EXPECT_TRUE(has(text, "rank 1 ended without a word")) << text;
+  EXPECT_FALSE(has(text, "rank 2")) << text;
+  ASSERT_EQ(lines.taken().size(), 1u);
+  EXPECT_TRUE(has(lines.taken()[0], "(rank 1 shows no sign of life)")) << lines.taken()[0];
 }
 
 // A call that breaks because another rank made another one: that is the cause, not the network.

@@ -68,6 +68,7 @@ class LateTransport final : public Transport {
   }
   void post(std::span<const std::byte> bytes) noexcept override;
   void read_posts(std::span<Post> of_all) noexcept override { inner_->read_posts(of_all); }
+  std::string posts_held_up_by() const override { return inner_->posts_held_up_by(); }
   void abort() noexcept override;
 
  private:

@@ -212,6 +212,43 @@ void does_without_the_store(std::shared_ptr<Transport> transport) {
   require(Clock::now() - began < 2 * kSoon, "the end waited for the store");
 }
 
+// Rank 0, which serves the store, is killed or stands still: the others hear nothing of each other
+// either, and the first of them to end closes its connections to the last.
+void names_rank_0(std::shared_ptr<Transport> transport) {
+  const bool last = transport->rank() == 2, first = transport->rank() == 0;
+  const auto collective = make_collective({.transport = std::move(transport),
+                                           .deadline = seconds(8),
+                                           .warn = [](const std::string&) {}});
+  collective->exchange({1, "all are here"}, {}, {});
+  if (first) say_that_it_waits();
+  say("waits");
+  if (last) std::this_thread::sleep_for(seconds(3));
+  try {
+    collective->exchange({2, "step"}, {}, {});
+    say("it has passed");
+  } catch (const Error& error) {
+    say(std::string("its text: ") + error.what());
+  }
+}
+
+// Rank 0 fails, and ends at once: its store ends with it.
+void leaves_its_cause(std::shared_ptr<Transport> transport) {
+  const bool first = transport->rank() == 0;
+  auto collective = make_collective({.transport = std::move(transport)});
+  collective->exchange({1, "all are here"}, {}, {});
+  if (first) {
+    collective->abort("EIO on its drive");
+    collective.reset();
+    std::_Exit(0);
+  }
+  try {
+    collective->exchange({2, "step"}, {}, {});
+    say("it has passed");
+  } catch (const Error& error) {
+    say(std::string("its text: ") + error.what());
+  }
+}
+
 detail::C10dStore own_store(const Launch& launch) {
   const GlooOptions options;
   detail::JoinWait wait(options);
@@ -274,6 +311,8 @@ void run_case(const std::string& name, const Launch& launch) {
                                       std::getenv("HEADRACE_WORLD_FOLDER"),
                                       [](const std::string& line) { say(line); });
   }
+  if (name == "names rank 0") return names_rank_0(std::move(transport));
+  if (name == "leaves its cause") return leaves_its_cause(std::move(transport));
   if (name == "without the store") return does_without_the_store(std::move(transport));
   if (name == "stays") {
     collective::meet(*transport);
@@ -415,6 +454,30 @@ TEST_F(GlooRanks, EndAlthoughTheStoreDoesNotAnswer) {
   }
   ranks_.signal(0, SIGKILL);
   expect_ends({-SIGKILL, 0});
+}
+TEST_F(GlooRanks, NameRank0WhenItIsKilled) {
+  start("names rank 0", 3);
+  for (const std::uint32_t r : {0u, 1u, 2u}) wait_until(r, "waits");
+  ranks_.signal(0, SIGKILL);
+  expect_ends({-SIGKILL, 0, 0});
+  for (const std::uint32_t r : {1u, 2u})
+    expect_says(r, "its text: rank 0, which passes on the ranks' posts, no longer answers: ");
+}
+TEST_F(GlooRanks, NameRank0WhenItStandsStill) {
+  start("names rank 0", 3);
+  for (const std::uint32_t r : {0u, 1u, 2u}) wait_until(r, "waits");
+  ranks_.signal(0, SIGSTOP);
+  for (const std::uint32_t r : {1u, 2u}) wait_until(r, "done");
+  ranks_.signal(0, SIGKILL);
+  expect_ends({-SIGKILL, 0, 0});
+  for (const std::uint32_t r : {1u, 2u})
+    expect_says(r, "its text: rank 0, which passes on the ranks' posts, no longer answers: ");
+}
+TEST_F(GlooRanks, HearTheCauseOfARank0ThatEndsAtOnce) {
+  start("leaves its cause", 3);
+  expect_ends({0, 0, 0});
+  for (const std::uint32_t r : {1u, 2u})
+    expect_says(r, "its text: rank 0 gave up: EIO on its drive");
 }
 TEST_F(GlooRanks, RefuseASecondLaunchOnTheirPort) {
   start("stays", 2);

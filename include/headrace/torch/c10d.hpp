@@ -12,7 +12,8 @@
 //   abort()                     ends the wait; pending transfers are dropped, and the call fails
 //
 // Posts are kept in the group's store, under a key for each rank. Only one thread accesses the
-// store. If the store's host is lost, an access may block for minutes, but that delays only posts.
+// store. If the store's host is lost, an access may block for minutes, but that delays only posts:
+// posts_held_up_by() names the host then.
 #pragma once
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
@@ -41,6 +42,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -65,6 +67,9 @@ constexpr std::uint64_t kChunkBytes = 16 << 20;  // abort() may wait for a chunk
 constexpr std::chrono::milliseconds kBetweenLooks(150);
 constexpr std::chrono::seconds kForTheStore(1);   // the destructor's longest wait for the store
 constexpr std::chrono::seconds kForTheOthers(2);  // longest wait of the rank that serves the store
+// The same after a failure, so that the others read this rank's last post.
+constexpr std::chrono::milliseconds kForTheLastPost(500);
+constexpr std::chrono::milliseconds kNoAnswer(1200);  // of a store that does not hold up posts
 
 // The text of a torch error, without its stack trace.
 inline std::string first_line(const std::exception& error) {
@@ -273,8 +278,14 @@ inline bool C10dLane::ended(const C10dWork& work) {
 class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
  public:
   enum class Store { kOfOthers, kServedHere };
-  C10dPosts(C10dStore store, Store kind, std::uint32_t rank, std::uint32_t world_size)
-      : store_(std::move(store)), kind_(kind), rank_(rank), posts_(world_size) {
+  // keeper: whoever serves the store, such as "rank 0".
+  C10dPosts(C10dStore store, Store kind, std::string keeper, std::uint32_t rank,
+            std::uint32_t world_size)
+      : store_(std::move(store)),
+        kind_(kind),
+        keeper_(std::move(keeper)),
+        rank_(rank),
+        posts_(world_size) {
     for (std::uint32_t r = 0; r < world_size; ++r) keys_.push_back("post/" + std::to_string(r));
     write(posts_[rank_]);  // so that no other rank waits for it
   }
@@ -283,14 +294,14 @@ class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
     look_ = std::move(look);
     thread_ = quiet_thread("headrace-posts", [self = shared_from_this()] { self->run(); });
   }
-  enum class End { kAtOnce, kTogether };  // whether other ranks are expected to end too
+  enum class End { kFailed, kTogether };  // whether other ranks are expected to end too
   void stop(End end) noexcept {
     std::unique_lock lock(mutex_);
     stopping_ = true;
-    waits_ = end == End::kTogether && kind_ == Store::kServedHere;
+    if (kind_ == Store::kServedHere)
+      for_the_others_ = end == End::kTogether ? kForTheOthers : kForTheLastPost;
     changed_.notify_all();
-    const auto most = waits_ ? kForTheStore + kForTheOthers : kForTheStore;
-    const bool over = ended_.wait_for(lock, most, [&] { return over_; });
+    const bool over = ended_.wait_for(lock, kForTheStore + for_the_others_, [&] { return over_; });
     lock.unlock();
     if (!thread_.joinable()) return;
     if (over) return thread_.join();
@@ -308,6 +319,11 @@ class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
     const std::lock_guard lock(mutex_);
     std::ranges::copy(posts_, of_all.begin());
   }
+  std::string held_up_by() const {
+    const std::lock_guard lock(mutex_);
+    const bool waits = asked_ && std::chrono::steady_clock::now() - *asked_ > kNoAnswer;
+    return lost_ || waits ? keeper_ : "";
+  }
 
  private:
   void run() noexcept;
@@ -319,13 +335,17 @@ class C10dPosts : public std::enable_shared_from_this<C10dPosts> {
 
   C10dStore store_;
   const Store kind_;
+  const std::string keeper_;
   const std::uint32_t rank_;
   std::vector<std::string> keys_;  // by rank
   std::function<void()> look_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_, ended_;
   std::vector<Transport::Post> posts_;
-  bool stopping_ = false, waits_ = false, over_ = false;
+  std::optional<std::chrono::steady_clock::time_point> asked_;  // the store, for what it lacks yet
+  bool lost_ = false;                                           // the store
+  bool stopping_ = false, over_ = false;
+  std::chrono::milliseconds for_the_others_{0};
   std::thread thread_;
 };
 
@@ -335,6 +355,7 @@ inline void C10dPosts::run() noexcept {
   while (!stopping_ || (store_ && written != posts_[rank_].number)) {
     if (!stopping_) look_();
     std::vector<Transport::Post> posts = posts_;
+    if (store_) asked_ = std::chrono::steady_clock::now();
     lock.unlock();
     try {
       if (store_) exchange(posts[rank_], written, posts);
@@ -342,6 +363,8 @@ inline void C10dPosts::run() noexcept {
       store_.reset();
     }
     lock.lock();
+    asked_.reset();
+    lost_ = !store_;
     for (std::uint32_t r = 0; r < posts.size(); ++r) {
       if (r != rank_) posts_[r] = posts[r];
     }
@@ -363,9 +386,9 @@ inline void C10dPosts::run() noexcept {
 inline void C10dPosts::leave() {
   using Clock = std::chrono::steady_clock;
   const auto world_size = static_cast<std::int64_t>(keys_.size());
-  const Clock::time_point end = Clock::now() + kForTheOthers;
+  const Clock::time_point end = Clock::now() + for_the_others_;
   store_->add("left", 1);
-  while (waits_ && store_->add("left", 0) < world_size && Clock::now() < end)
+  while (Clock::now() < end && store_->add("left", 0) < world_size)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
@@ -415,7 +438,7 @@ class C10dTransport final : public Transport {
   ~C10dTransport() override {
     const bool failed = !failure_.get().empty();
     abort();
-    posts_->stop(failed ? C10dPosts::End::kAtOnce : C10dPosts::End::kTogether);
+    posts_->stop(failed ? C10dPosts::End::kFailed : C10dPosts::End::kTogether);
   }
   std::string_view name() const noexcept override { return "gloo"; }
   std::uint32_t rank() const noexcept override { return rank_; }
@@ -427,6 +450,7 @@ class C10dTransport final : public Transport {
   }
   void post(std::span<const std::byte> bytes) noexcept override { posts_->post(bytes); }
   void read_posts(std::span<Post> of_all) noexcept override { posts_->read(of_all); }
+  std::string posts_held_up_by() const override { return posts_->held_up_by(); }
   void abort() noexcept override {
     failure_.set("this rank has aborted its transport");
     for (const auto& lane : lanes_) lane->wake();
@@ -441,16 +465,16 @@ class C10dTransport final : public Transport {
 };
 // Creates the transport. make_lane() creates a group for each lane, over a store of its own.
 inline std::shared_ptr<Transport> make_c10d(
-    const C10dStore& store, C10dPosts::Store kind, int rank, int world_size,
-    const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {
+    const C10dStore& store, C10dPosts::Store kind, const std::string& keeper, int rank,
+    int world_size, const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {
   const auto within = [](const std::string& name, const C10dStore& of) {
     return c10::make_intrusive<c10d::PrefixStore>("headrace/" + name, of);
   };
   // The number of transports that this rank has made over this store.
   const std::string n = std::to_string(store->add("headrace/made/" + std::to_string(rank), 1));
-  auto posts =
-      std::make_shared<C10dPosts>(within(n, store->clone()), kind, static_cast<std::uint32_t>(rank),
-                                  static_cast<std::uint32_t>(world_size));
+  auto posts = std::make_shared<C10dPosts>(within(n, store->clone()), kind, keeper,
+                                           static_cast<std::uint32_t>(rank),
+                                           static_cast<std::uint32_t>(world_size));
   std::array<C10dBackend, kLanes> lanes;
   for (std::size_t lane = 0; lane < kLanes; ++lane)
     lanes[lane] = make_lane(within(n + "/lane/" + std::to_string(lane), store));
@@ -487,8 +511,8 @@ inline std::shared_ptr<Transport> make_c10d_transport(
   }
   std::vector<int> ranks(static_cast<std::size_t>(group->getSize()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return detail::make_c10d(store, detail::C10dPosts::Store::kOfOthers, group->getRank(),
-                           group->getSize(), [&](const auto& of_lane) {
+  return detail::make_c10d(store, detail::C10dPosts::Store::kOfOthers, "the process group's store",
+                           group->getRank(), group->getSize(), [&](const auto& of_lane) {
                              return group->split(of_lane, ranks, group->getBackendOptions());
                            });
 }

@@ -275,8 +275,8 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 
 // Collective: every rank of the launch makes this call. Rank 0 serves the store at the master
 // address and port, unless torchrun's agent does. The other ranks' posts need that store, so the
-// destructor of rank 0's transport waits up to 2 seconds for those ranks, unless the transport has
-// failed.
+// destructor of rank 0's transport waits up to 2 seconds for those ranks, or up to half a second if
+// the transport has failed.
 // Throws headrace::Error with code
 //   kInvalidArgument  the launch is not torch's, the port is taken, a rank exists twice, another
 //                     rank has a different world size, or the interface does not exist.
@@ -314,7 +314,8 @@ inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
   const auto kind = launch.rank == 0 && !launch.agent_serves_store
                         ? detail::C10dPosts::Store::kServedHere
                         : detail::C10dPosts::Store::kOfOthers;
-  return detail::make_c10d(store, kind, rank, world_size, [&](const auto& of_lane) {
+  const std::string keeper = launch.agent_serves_store ? "torchrun's agent" : "rank 0";
+  return detail::make_c10d(store, kind, keeper, rank, world_size, [&](const auto& of_lane) {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(of_lane, rank, world_size, group);
   });
 }
