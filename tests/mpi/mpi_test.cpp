@@ -62,6 +62,7 @@ TEST(TransportMpi, AbortsThoughARankStandsStillThatMadeRoom) { expect_passed(2, 
 TEST(TransportMpi, AbortsAfterItStoodStill) { expect_passed(2, "resumed"); }
 TEST(TransportMpi, LetsMemoryGoWhenItAborts) { expect_passed(2, "memory"); }
 TEST(TransportMpi, CarriesACallOutOnTheThreadThatWaits) { expect_passed(3, "drives"); }
+TEST(TransportMpi, NamesTheRankOfAFailedTransfer) { expect_passed(1, "names"); }
 TEST(TransportMpi, TakesLittleOfACoreWhenIdle) { expect_passed(2, "idle"); }
 TEST(TransportMpi, RefusesFunneledByName) { expect_passed(1, "funneled"); }
 TEST(TransportMpi, ServesSerializedToAProgramThatCallsNoMpi) { expect_passed(2, "serialized"); }

@@ -225,6 +225,22 @@ void lets_memory_go_when_it_aborts() {
 }
 
 // Nothing is pending: what the thread takes of a core.
+// Notes come from any rank, so their operation names none: MPI's status does.
+void names_the_other_end() {
+  using mpi_detail::What;
+  MPI_Status from_rank_2 = {}, from_nobody = {};
+  from_rank_2.MPI_SOURCE = 2;
+  from_nobody.MPI_SOURCE = MPI_ANY_SOURCE;
+  const auto text = [](What what, std::uint32_t peer, const MPI_Status& status) {
+    return mpi_detail::other_end({.what = what, .peer = peer}, status);
+  };
+  require(text(What::kHear, 0, from_rank_2) == "from rank 2", "a note's sender");
+  require(text(What::kHear, 0, from_nobody) == "from another rank", "a note of nobody");
+  require(text(What::kTake, 1, from_nobody) == "from rank 1", "a chunk's sender");
+  require(text(What::kGive, 3, from_rank_2) == "to rank 3", "a chunk's receiver");
+  require(text(What::kTell, 3, from_rank_2) == "to rank 3", "a note's receiver");
+}
+
 void idles() {
   const auto transport = make();
   meet(*transport);
@@ -416,6 +432,7 @@ constexpr WorldCase kCases[] = {
     {"memory", lets_memory_go_when_it_aborts, WorldCase::Mpi::kInitialised},
     {"drives", drives_while_it_waits, WorldCase::Mpi::kSession},
     {"idle", idles, WorldCase::Mpi::kSession},
+    {"names", names_the_other_end, WorldCase::Mpi::kSession},
     {"funneled", [] { refuses_too_few_threads(MPI_THREAD_FUNNELED); }, WorldCase::Mpi::kOwn},
     {"serialized", serves_serialized, WorldCase::Mpi::kOwn},
     {"room", gives_nothing_to_a_rank_that_stands_still, WorldCase::Mpi::kInitialised},

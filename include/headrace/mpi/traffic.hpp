@@ -102,6 +102,16 @@ inline void Traffic::close_on_failure() {
   if (!requests_.failure().empty()) close(requests_.failure());
 }
 
+// "to rank 2". Notes are heard from any rank: which one it was, only MPI knows, if it says so.
+inline std::string other_end(const Operation& operation, const MPI_Status& status) {
+  if (operation.what == What::kHear) {
+    return status.MPI_SOURCE < 0 ? "from another rank"
+                                 : "from rank " + std::to_string(status.MPI_SOURCE);
+  }
+  return (operation.what == What::kTake ? "from rank " : "to rank ") +
+         std::to_string(operation.peer);
+}
+
 inline void Traffic::ended(const Operation& operation, const MPI_Status& status, int code) {
   int cancelled = 0, size = 0;
   if (operation.cancelled) MPI_Test_cancelled(&status, &cancelled);
@@ -111,9 +121,7 @@ inline void Traffic::ended(const Operation& operation, const MPI_Status& status,
   if (operation.what == What::kGive && !operation.is_small) --peer.giving;
   if (cancelled != 0) return;
   if (code != MPI_SUCCESS) {
-    const bool in = operation.what == What::kHear || operation.what == What::kTake;
-    return close((in ? "from rank " : "to rank ") + std::to_string(operation.peer) + ": " +
-                 text_of(code));
+    return close(other_end(operation, status) + ": " + text_of(code));
   }
   if (operation.what == What::kHear) return notes_.hear(operation, status);
   if (operation.what == What::kTell) return;
