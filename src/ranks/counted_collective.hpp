@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // counted_collective.hpp: a trainer's collective, whose calls, bytes and seconds are counted. If a
-// call throws, the other ranks are told why: they wait for this rank, which may know nothing of
-// them.
+// call throws, its abort() tells the other ranks why: they wait for this one, which may know
+// nothing of them.
 #pragma once
 #include <atomic>
 #include <chrono>

@@ -250,9 +250,9 @@ void leaves_its_cause(std::shared_ptr<Transport> transport) {
 }
 
 detail::C10dStore own_store(const Launch& launch) {
-  const GlooOptions options;
-  detail::JoinWait wait(options);
-  return detail::open_store(launch, options, wait);
+  detail::JoinWait wait(kWatchdog, nullptr, nullptr);
+  detail::PatientCalls calls;
+  return detail::open_store(launch, calls, wait, kWatchdog);
 }
 
 // Beside the trainer's own calls on the group it was made from.
@@ -280,6 +280,8 @@ void serves_a_group_of_the_trainers(const Launch& launch) {
   group->allreduce(sum)->wait();
 }
 
+volatile ::sig_atomic_t signalled = 0;
+
 void run_case(const std::string& name, const Launch& launch) {
   static const std::map<std::string, void (*)(Transport&)> kCases = {
       {"conforms", conforms},
@@ -293,16 +295,20 @@ void run_case(const std::string& name, const Launch& launch) {
       {"meets", collective::meet},
   };
   if (name == "leaves") {  // where the others connect to it
-    const GlooOptions options;
-    detail::JoinWait wait(options);
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("headrace/", own_store(launch));
-    return detail::GlooMeeting(store, launch).join(wait);
+    detail::GlooMeeting meeting(
+        c10::make_intrusive<c10d::PrefixStore>("headrace/", own_store(launch)), launch);
+    meeting.come();
+    while (!meeting.all_came(false, "")) std::this_thread::sleep_for(milliseconds(20));
+    return;
   }
   if (name == "a group of the trainer's") return serves_a_group_of_the_trainers(launch);
-  const milliseconds join_within = name == "is alone" ? seconds(2) : kWatchdog;
+  const milliseconds join_within = name == "is alone"        ? seconds(2)
+                                   : name == "hears signals" ? seconds(8)
+                                                             : kWatchdog;
   const auto warn = [](const std::string& line) { say("warning: " + line); };
+  if (name == "hears signals") ::signal(SIGTERM, [](int) { signalled = 1; });
   const auto interrupted = [began = Clock::now(), name] {
-    return name == "is interrupted" && Clock::now() - began > milliseconds(300);
+    return signalled != 0 || (name == "is interrupted" && Clock::now() - began > milliseconds(300));
   };
   auto transport = make_gloo_transport(
       launch, {.join_within = join_within, .warn = warn, .interrupted = interrupted});
@@ -341,7 +347,7 @@ class GlooRanks : public ::testing::Test {
     const std::string self = std::filesystem::read_symlink("/proc/self/exe");
     return ranks_.start({self, "--rank", name},
                         {"RANK=" + std::to_string(rank), "WORLD_SIZE=" + std::to_string(world),
-                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port_),
+                         "MASTER_ADDR=" + address_, "MASTER_PORT=" + std::to_string(port_),
                          "GLOO_SOCKET_IFNAME=" + interface_, "OMP_NUM_THREADS=1",
                          "HEADRACE_WORLD_FOLDER=" + ranks_.folder().string()});
   }
@@ -373,8 +379,16 @@ class GlooRanks : public ::testing::Test {
     wait_until(0, "its text: ");
     EXPECT_LT(Clock::now() - killed, kSoon);
   }
+  void wait_until_rank_0_serves() {
+    Launch launch;
+    launch.master_address = address_;
+    launch.master_port = port_;
+    const Clock::time_point end = Clock::now() + kWatchdog;
+    while (!master_answers(launch) && Clock::now() < end)
+      std::this_thread::sleep_for(milliseconds(20));
+  }
   const std::uint16_t port_ = testing::free_port();
-  std::string interface_ = "lo";
+  std::string interface_ = "lo", address_ = "127.0.0.1";
   testing::ChildProcesses ranks_;
   std::vector<testing::ChildEnd> ends_;
 };
@@ -518,7 +532,80 @@ TEST_F(GlooRanks, SayThatOneLeftBeforeTheyWereConnected) {
   start_rank("is alone", 0, 2);
   start_rank("leaves", 1, 2);
   expect_ends({2, 0});
-  expect_says(0, "kPeerLost: the ranks did not connect: ");
+  expect_says(0, "kPeerLost: the ranks did not connect within 2 s: rank 1 shows no sign of life");
+}
+class GlooFailures : public GlooRanks, public ::testing::WithParamInterface<std::uint32_t> {};
+TEST_P(GlooFailures, BeforeAllAreConnectedEndTheOthersWithRankAndCause) {
+  const Clock::time_point began = Clock::now();
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    interface_ = r == GetParam() ? "none7" : "lo";
+    start_rank("meets", r, 3);
+  }
+  expect_ends({2, 2, 2});
+  EXPECT_LT(Clock::now() - began, kWatchdog / 2);
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    expect_says(r, r == GetParam() ? "kInvalidArgument: Gloo cannot use interface 'none7'"
+                                   : "kPeerLost: rank " + std::to_string(GetParam()) +
+                                         " failed before the ranks were connected: Gloo cannot use "
+                                         "interface 'none7'");
+  }
+}
+TEST_P(GlooFailures, ByASignalBeforeAllHaveComeEndTheOthers) {
+  const Clock::time_point began = Clock::now();
+  for (std::uint32_t r = 0; r < 3; ++r)
+    start_rank(r == GetParam() ? "is interrupted" : "meets", r, 4);
+  expect_ends({2, 2, 2});
+  EXPECT_LT(Clock::now() - began, kWatchdog / 2);
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    if (r == GetParam()) continue;
+    expect_says(r, "kPeerLost: rank " + std::to_string(GetParam()) +
+                       " failed before the ranks were connected: joining the ranks: interrupted");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Gloo, GlooFailures, ::testing::Values(0u, 1u, 2u),
+                         [](const auto& info) { return "OfRank" + std::to_string(info.param); });
+// Where the others wait for the last one to come.
+TEST_F(GlooRanks, NameRank0WhenItStandsStillWhileTheyMeet) {
+  start_rank("meets", 0, 3);
+  wait_until_rank_0_serves();
+  start_rank("is alone", 1, 3);
+  wait_until(1, "warning: rank 2 did not come");
+  ranks_.signal(0, SIGSTOP);
+  wait_until(1, "kPeerLost");
+  ranks_.signal(0, SIGKILL);
+  expect_ends({-SIGKILL, 2});
+  expect_says(1,
+              "kPeerLost: rank 0, which serves the ranks' store at MASTER_ADDR:MASTER_PORT "
+              "(127.0.0.1:" +
+                  std::to_string(port_) + "), did not answer within 2 s");
+}
+TEST_F(GlooRanks, NameRank0WhenItStandsStillWhileTheyConnect) {
+  start_rank("meets", 0, 3);
+  start_rank("hears signals", 1, 3);
+  start_rank("leaves", 2, 3);  // so nobody becomes connected
+  wait_until(1, "warning: the ranks have met, but are not connected yet");
+  ranks_.signal(0, SIGSTOP);
+  wait_until(1, "kPeerLost");
+  ranks_.signal(0, SIGKILL);
+  expect_ends({-SIGKILL, 2, 0});
+  expect_says(1,
+              "kPeerLost: rank 0, which serves the ranks' store at MASTER_ADDR:MASTER_PORT "
+              "(127.0.0.1:" +
+                  std::to_string(port_) + "), did not answer within 8 s");
+}
+TEST_F(GlooRanks, EndTheirWaitForARank0ThatStandsStillWhenTheyAreInterrupted) {
+  start_rank("meets", 0, 3);
+  wait_until_rank_0_serves();
+  start_rank("hears signals", 1, 3);
+  wait_until(1, "warning: rank 2 did not come");
+  ranks_.signal(0, SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(300));  // it waits for an answer
+  ranks_.signal(1, SIGTERM);
+  const Clock::time_point began = Clock::now();
+  wait_until(1, "kInterrupted: joining the ranks: interrupted");
+  EXPECT_LT(Clock::now() - began, seconds(4));  // before its deadline
+  ranks_.signal(0, SIGKILL);
+  expect_ends({-SIGKILL, 2});
 }
 TEST_F(GlooRanks, SayThatNothingServesTheirPort) {
   start_rank("is alone", 1, 2);
@@ -552,8 +639,12 @@ TEST_F(GlooRanks, SayThatAnotherProgramServesTheirPort) {
   start_rank("is alone", 1, 2);
   expect_ends({2});
   ::close(socket);
-  expect_says(0, "kPeerLost: what listens at 127.0.0.1:" + std::to_string(port_) +
-                     " is no store of ranks: it said nothing within 2 s");
+  expect_says(0,
+              "kPeerLost: rank 0, which serves the ranks' store at MASTER_ADDR:MASTER_PORT "
+              "(127.0.0.1:" +
+                  std::to_string(port_) +
+                  "), did not answer within 2 s; no "
+                  "transport was made; see whether it stands still, or another program listens");
 }
 
 TEST(GlooTransport, RefusesAProcessThatNoLauncherStarted) {

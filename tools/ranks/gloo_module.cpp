@@ -16,12 +16,14 @@ at::Tensor bytes_at(const void* data, std::uint64_t size_bytes) {
 c10::intrusive_ptr<c10d::ProcessGroupGloo> raw_group(Launch launch) {
   launch.agent_serves_store = true;
   const torch::GlooOptions options;
-  torch::detail::JoinWait wait(options);
+  torch::detail::JoinWait wait(options.join_within, options.warn, options.interrupted);
+  torch::detail::PatientCalls calls;
   const auto group = c10d::ProcessGroupGloo::Options::create(options.join_within);
   group->devices.push_back(torch::detail::gloo_device(launch, options));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("headrace-raw/" + launch.attempt,
-                                             torch::detail::open_store(launch, options, wait)),
+      c10::make_intrusive<c10d::PrefixStore>(
+          "headrace-raw/" + launch.attempt,
+          torch::detail::open_store(launch, calls, wait, options.join_within)),
       static_cast<int>(launch.rank), static_cast<int>(launch.world_size), group);
 }
 

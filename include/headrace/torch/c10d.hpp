@@ -91,6 +91,13 @@ inline std::thread quiet_thread(const char* name, std::function<void()> body) {
   });
 }
 
+[[noreturn]] inline void throw_no_thread(const std::system_error& error) {
+  throw Error(Code::kUnsupported,
+              "no thread could be started: " + first_line(error) +
+                  "; no transport was made; raise the limit on tasks (ulimit -u, pids.max)",
+              error.code().value());
+}
+
 // The reason why calls no longer work. Only the first cause is kept.
 class C10dFailure {
  public:
@@ -480,10 +487,7 @@ inline std::shared_ptr<Transport> make_c10d(
     lanes[lane] = make_lane(within(n + "/lane/" + std::to_string(lane), store));
   return std::make_shared<C10dTransport>(lanes, std::move(posts));
 } catch (const std::system_error& error) {
-  throw Error(Code::kUnsupported,
-              "no thread could be started: " + first_line(error) +
-                  "; no transport was made; raise the limit on tasks (ulimit -u, pids.max)",
-              error.code().value());
+  throw_no_thread(error);
 } catch (const std::exception& error) {
   throw Error(Code::kPeerLost, "the ranks did not connect: " + first_line(error) +
                                    "; no transport was made; see what the other ranks say");

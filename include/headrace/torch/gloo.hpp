@@ -26,9 +26,9 @@ include/headrace/torch/gloo_declarations to the include path"
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -36,11 +36,14 @@ include/headrace/torch/gloo_declarations to the include path"
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "headrace/error.hpp"
 #include "headrace/launch.hpp"
 #include "headrace/torch/c10d.hpp"
+#include "headrace/torch/rank_store.hpp"
 #include "headrace/transport.hpp"
 
 // With weak symbols, a program also links against a torch without Gloo; this file then reports that
@@ -63,9 +66,9 @@ struct GlooOptions {
   // GLOO_SOCKET_IFNAME, or else the one through which this rank reaches the launch's master
   // address.
   std::string interface = {};
-  // How long ranks wait for each other at the start. After a quarter of that time, the calling
-  // thread passes `warn` one line, without a newline, that names a missing rank. If `warn` is null,
-  // the line goes to stderr.
+  // How long ranks wait for each other at the start: until all have come, and then until all are
+  // connected. After a quarter of that time, the calling thread passes `warn` one line, without a
+  // newline, that names a missing rank. If `warn` is null, the line goes to stderr.
   std::chrono::milliseconds join_within = std::chrono::minutes(5);
   std::function<void(const std::string& line)> warn = nullptr;
   // Called about fifty times a second, on the thread that makes the transport. If the function
@@ -79,175 +82,6 @@ namespace detail {
 extern "C" __attribute__((weak)) void headrace_gloo_new() __asm__(HEADRACE_GLOO_NEW);
 #undef HEADRACE_GLOO_NEW
 #undef HEADRACE_GLOO
-
-inline std::string place_of(const Launch& launch) {
-  return launch.master_address + ":" + std::to_string(launch.master_port);
-}
-
-// Limits the time that ranks wait to meet.
-class JoinWait {
- public:
-  explicit JoinWait(const GlooOptions& options) : options_(options) {}
-  bool is_over() const { return waited() > options_.join_within; }
-  // Called between two checks. A warning includes the text of missing(), such as "rank 1 did not
-  // come yet".
-  template <class Missing>
-  void pause(const Missing& missing) {
-    if (options_.interrupted && options_.interrupted())
-      throw Error(Code::kInterrupted, "joining the ranks: interrupted; no transport was made");
-    if (!warned_ && waited() > options_.join_within / 4) {
-      warned_ = true;
-      warn(missing() + "; this rank waits up to " + limit());
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  std::string limit() const {
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.join_within);
-    return std::to_string(seconds.count()) + " s";
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  Clock::duration waited() const { return Clock::now() - begin_; }
-  void warn(const std::string& line) const {
-    if (options_.warn) return options_.warn(line);
-    std::fprintf(stderr, "headrace: warning: %s\n", line.c_str());
-  }
-  const GlooOptions& options_;
-  const Clock::time_point begin_ = Clock::now();
-  bool warned_ = false;
-};
-
-// Torch would wait for the store in a single call, which nothing could end.
-inline void wait_for_the_store(const Launch& launch, JoinWait& wait) {
-  while (!master_answers(launch)) {
-    if (wait.is_over()) {
-      throw Error(Code::kPeerLost,
-                  "the ranks' store at " + place_of(launch) + " did not answer within " +
-                      wait.limit() + "; no transport was made; see whether rank 0 runs, and " +
-                      "whether MASTER_ADDR and MASTER_PORT are the same on every rank");
-    }
-    wait.pause([&] { return "the ranks' store at " + place_of(launch) + " does not answer yet"; });
-  }
-}
-
-// Torch waits without a limit if the listener at that address says nothing. In that case, the
-// thread that connects is left behind.
-inline C10dStore connect(const Launch& launch, const c10d::TCPStoreOptions& options,
-                         JoinWait& wait) {
-  const auto promise = std::make_shared<std::promise<C10dStore>>();
-  std::future<C10dStore> store = promise->get_future();
-  std::thread([promise, address = launch.master_address, options] {
-    try {
-      promise->set_value(c10::make_intrusive<c10d::TCPStore>(address, options));
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
-  while (store.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready) {
-    if (wait.is_over()) {
-      throw Error(Code::kPeerLost, "what listens at " + place_of(launch) +
-                                       " is no store of ranks: it said nothing within " +
-                                       wait.limit() +
-                                       "; no transport was made; choose a free MASTER_PORT");
-    }
-    wait.pause([&] { return "what listens at " + place_of(launch) + " says nothing yet"; });
-  }
-  return store.get();
-}
-
-// Opens the store at which the ranks meet.
-inline C10dStore open_store(const Launch& launch, const GlooOptions& options, JoinWait& wait) {
-  const bool serves = launch.rank == 0 && !launch.agent_serves_store;
-  if (!serves) wait_for_the_store(launch, wait);
-  c10d::TCPStoreOptions store;
-  store.port = launch.master_port;
-  store.isServer = serves;
-  store.waitWorkers = false;  // GlooMeeting waits for them
-  store.timeout = options.join_within;
-  try {
-    return connect(launch, store, wait);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    if (serves) {
-      throw Error(Code::kInvalidArgument, "rank 0 cannot serve the ranks' store at " +
-                                              place_of(launch) + ": " + first_line(error) +
-                                              "; no transport was made; choose a free MASTER_PORT");
-    }
-    throw Error(Code::kPeerLost,
-                "the ranks' store at " + place_of(launch) + " did not answer: " +
-                    first_line(error) + "; no transport was made; see whether rank 0 runs, and " +
-                    "whether MASTER_ADDR and MASTER_PORT are the same on every rank");
-  }
-}
-
-// Lets ranks meet before they connect, so that errors can name surplus and missing ranks.
-class GlooMeeting {
- public:
-  GlooMeeting(C10dStore store, const Launch& launch) : store_(std::move(store)), launch_(launch) {}
-  void join(JoinWait& wait) try {
-    if (store_->add(seat(launch_.rank), 1) != 1) {
-      refuse("rank " + std::to_string(launch_.rank) + " is there already, at " + place_of(launch_),
-             "give each process a RANK of its own, and each launch that runs a MASTER_PORT of its "
-             "own");
-    }
-    const std::string world = std::to_string(launch_.world_size);
-    const std::string others = store_->compareSet("world", "", world);
-    if (others != world) {
-      refuse("rank " + std::to_string(launch_.rank) + " has WORLD_SIZE " + world +
-                 ", another rank at " + place_of(launch_) + " " + others,
-             "set the same WORLD_SIZE for every rank");
-    }
-    store_->add("came", 1);
-    wait_for_all(wait);
-  } catch (const Error& error) {
-    // The store ends with rank 0, but the other ranks read it only now and then.
-    const bool serves = launch_.rank == 0 && !launch_.agent_serves_store;
-    if (serves && error.code() != Code::kInterrupted)
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    throw;
-  }
-
- private:
-  static std::string seat(std::uint32_t rank) { return "rank/" + std::to_string(rank); }
-  // Also rejects the ranks that are waiting.
-  [[noreturn]] void refuse(const std::string& cause, const std::string& cure) {
-    const std::string text = cause + "; no transport was made; " + cure;
-    store_->set("refused", text);
-    throw Error(Code::kInvalidArgument, text);
-  }
-  void wait_for_all(JoinWait& wait) {
-    while (store_->add("came", 0) < launch_.world_size) {
-      if (store_->check({"refused"}))
-        throw Error(Code::kInvalidArgument, store_->get_to_str("refused"));
-      // The first rank to give up also ends the others' wait, so that each names the missing ranks.
-      if (wait.is_over() || store_->check({"given up"})) {
-        const std::string missing = this->missing();
-        store_->set("given up", "");
-        throw Error(Code::kPeerLost, missing + " did not come to " + place_of(launch_) +
-                                         " within " + wait.limit() +
-                                         "; no transport was made; see whether each process was "
-                                         "started and what it said");
-      }
-      wait.pause([&] { return missing() + " did not come to " + place_of(launch_) + " yet"; });
-    }
-  }
-  // "rank 1 and 2 more"
-  std::string missing() {
-    std::uint32_t first = 0, count = 0;
-    for (std::uint32_t r = launch_.world_size; r-- > 0;) {
-      if (store_->check({seat(r)})) continue;
-      first = r;
-      ++count;
-    }
-    return "rank " + std::to_string(first) +
-           (count > 1 ? " and " + std::to_string(count - 1) + " more" : "");
-  }
-
-  const C10dStore store_;
-  const Launch& launch_;
-};
 
 inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch,
                                                             const GlooOptions& options) {
@@ -271,6 +105,171 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
                                           "'; no transport was made; set it to the name or address "
                                           "of rank 0's machine");
 }
+
+// How one rank comes to its transport.
+class GlooJoin {
+ public:
+  GlooJoin(const Launch& launch, const GlooOptions& options)
+      : launch_(launch),
+        options_(options),
+        wait_(options.join_within, options.warn, options.interrupted) {}
+  std::shared_ptr<Transport> make() {
+    try {
+      open();
+      meet();
+      return connect();
+    } catch (const Error& error) {
+      leave(error);
+      throw;
+    } catch (const std::exception& error) {
+      leave_lost_store(error);
+    }
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // A call that asks the store. It must own what it uses.
+  template <class Call>
+  std::invoke_result_t<Call> ask(Call call) {
+    return wait_.result_of(calls_.make(std::move(call)), store_of(launch_));
+  }
+  void open();
+  void meet();
+  std::shared_ptr<Transport> connect();
+  std::future<std::shared_ptr<Transport>> begin_to_connect(PatientCalls& connecting);
+  void wait_for_a_cause();
+  [[noreturn]] void refuse_silent_ranks();
+  void leave(const Error& error) noexcept;
+  void let_the_others_leave(std::chrono::milliseconds most);
+  [[noreturn]] void leave_lost_store(const std::exception& error);
+
+  const Launch& launch_;
+  const GlooOptions& options_;
+  JoinWait wait_;
+  PatientCalls calls_;
+  C10dStore store_;  // serves the others, on rank 0
+  std::shared_ptr<GlooMeeting> meeting_;
+};
+
+// The meeting has a connection of its own: where torch waits for other ranks, it keeps a connection
+// to itself.
+inline void GlooJoin::open() {
+  const C10dStore whole = open_store(launch_, calls_, wait_, options_.join_within);
+  const std::string prefix = options_.name + "/" + launch_.attempt;
+  store_ = c10::make_intrusive<c10d::PrefixStore>(prefix, whole);
+  meeting_ = ask([whole, prefix, launch = launch_] {
+    return std::make_shared<GlooMeeting>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, whole->clone()), launch);
+  });
+}
+
+inline void GlooJoin::meet() {
+  ask([meeting = meeting_] { meeting->come(); });
+  const auto all_came = [this] {
+    return ask([meeting = meeting_, over = wait_.is_over(), limit = wait_.limit()] {
+      return meeting->all_came(over, limit);
+    });
+  };
+  while (!all_came()) {
+    wait_.pause([&] {
+      return ask([meeting = meeting_] { return meeting->missing(); }) + " did not come to " +
+             place_of(launch_) + " yet";
+    });
+  }
+}
+
+inline std::future<std::shared_ptr<Transport>> GlooJoin::begin_to_connect(
+    PatientCalls& connecting) {
+  // Longer than this rank waits, which names the ranks that it waits for.
+  const auto group = c10d::ProcessGroupGloo::Options::create(2 * options_.join_within);
+  group->devices.push_back(gloo_device(launch_, options_));
+  group->threads = 1;  // this thread serves calls other than sends and receives
+  const auto kind =
+      serves_store(launch_) ? C10dPosts::Store::kServedHere : C10dPosts::Store::kOfOthers;
+  return connecting.make([store = store_, kind, group, launch = launch_] {
+    const int rank = static_cast<int>(launch.rank), size = static_cast<int>(launch.world_size);
+    return make_c10d(store, kind, keeper_of(launch), rank, size, [&](const auto& of_lane) {
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(of_lane, rank, size, group);
+    });
+  });
+}
+
+inline std::shared_ptr<Transport> GlooJoin::connect() {
+  constexpr std::chrono::milliseconds kBetweenSigns(100);
+  PatientCalls connecting;
+  wait_.begin_anew();
+  auto made = begin_to_connect(connecting);
+  Clock::time_point next_sign;
+  while (made.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (Clock::now() >= next_sign) {
+      ask([meeting = meeting_] { meeting->show_life(); });
+      next_sign = Clock::now() + kBetweenSigns;
+    }
+    if (wait_.is_over()) refuse_silent_ranks();
+    wait_.pause([] { return std::string("the ranks have met, but are not connected yet"); });
+  }
+  try {
+    std::shared_ptr<Transport> transport = made.get();
+    (void)calls_.make([meeting = meeting_] { meeting->show_connected(); });
+    return transport;
+  } catch (const Error& error) {
+    if (error.code() == Code::kPeerLost) wait_for_a_cause();
+    throw;
+  }
+}
+
+// Connections to a rank that has failed close before, or while, it leaves its cause.
+inline void GlooJoin::wait_for_a_cause() {
+  for (int i = 0; i < 10; ++i) {
+    ask([meeting = meeting_] { meeting->show_life(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+inline void GlooJoin::refuse_silent_ranks() {
+  const auto lives = [this] { return ask([meeting = meeting_] { return meeting->lives(); }); };
+  const std::vector<std::int64_t> before = lives();
+  wait_for_a_cause();
+  ask([meeting = meeting_] { meeting->show_life(); });
+  const std::string silent = GlooMeeting::silent_ranks(before, lives());
+  throw Error(Code::kPeerLost,
+              "the ranks did not connect within " + wait_.limit() +
+                  (silent.empty() ? ", although all are there; no transport was made; see whether "
+                                    "they reach each other (GLOO_SOCKET_IFNAME)"
+                                  : ": " + silent +
+                                        " shows no sign of life; no transport was made; see why it "
+                                        "ended or stands still"));
+}
+
+// An error that is about other ranks is as true for them.
+inline void GlooJoin::leave(const Error& error) noexcept try {
+  constexpr std::chrono::milliseconds kSoon(300);
+  if (!meeting_) return;
+  const std::string own = "rank " + std::to_string(launch_.rank) +
+                          " failed before the ranks were connected: " + error.what();
+  const std::string text = error.code() == Code::kPeerLost ? error.what() : own;
+  const auto said = calls_.make([meeting = meeting_, text] { meeting->leave(text); });
+  if (said.wait_for(kSoon) != std::future_status::ready || !serves_store(launch_)) return;
+  let_the_others_leave(error.code() == Code::kInterrupted ? kSoon : std::chrono::seconds(1));
+} catch (...) {  // the store is lost, or there is no memory: the others see that this rank ends
+}
+
+// The store ends with rank 0, but the other ranks read it only now and then.
+inline void GlooJoin::let_the_others_leave(std::chrono::milliseconds most) {
+  constexpr std::chrono::milliseconds kLeast(200);  // for those that have not come yet
+  for (const Clock::time_point begin = Clock::now(); Clock::now() - begin < most;) {
+    auto all = calls_.make([meeting = meeting_] { return meeting->all_left(); });
+    if (all.wait_for(most) != std::future_status::ready) return;
+    if (all.get() && Clock::now() - begin >= std::min(kLeast, most)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+inline void GlooJoin::leave_lost_store(const std::exception& error) {
+  throw Error(Code::kPeerLost,
+              "the ranks' store at " + place_of(launch_) + " was lost: " + first_line(error) +
+                  "; no transport was made; see why " + keeper_of(launch_) + " ended");
+}
 }  // namespace detail
 
 // Collective: every rank of the launch makes this call. Rank 0 serves the store at the master
@@ -278,11 +277,14 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
 // destructor of rank 0's transport waits up to 2 seconds for those ranks, or up to half a second if
 // the transport has failed.
 // Throws headrace::Error with code
-//   kInvalidArgument  the launch is not torch's, the port is taken, a rank exists twice, another
-//                     rank has a different world size, or the interface does not exist.
-//   kPeerLost         rank 0's store did not answer in time, or a rank did not come in time. The
-//                     error says which.
-//   kUnsupported      torch was built without Gloo.
+//   kInvalidArgument  the launch is not torch's, the port
+//                     is taken, a rank exists twice, another rank has a different world size, or
+//                     the interface does not exist.
+//   kPeerLost         rank 0's store did not answer in time, a rank did not come in time, or failed
+//                     before all were connected. The error says which, and why.
+//   kInterrupted      GlooOptions::interrupted returned true. The other ranks throw kPeerLost.
+//   kUnsupported      torch was built without Gloo, or no thread could be started.
+// A thread is left behind if the store stands still, or if another rank ends the wait.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                                                       const GlooOptions& options = {}) {
   if (launch.kind != Launch::Kind::kTorch) {
@@ -295,28 +297,6 @@ inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                 "this torch was built without Gloo; no transport was made; use a torch whose "
                 "torch.distributed.is_gloo_available() is true, or start the ranks with mpirun");
   }
-  detail::JoinWait wait(options);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(
-      options.name + "/" + launch.attempt, detail::open_store(launch, options, wait));
-  try {
-    detail::GlooMeeting(store, launch).join(wait);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw Error(Code::kPeerLost, "the ranks' store at " + detail::place_of(launch) +
-                                     " was lost: " + detail::first_line(error) +
-                                     "; no transport was made; see why rank 0 ended");
-  }
-  const auto group = c10d::ProcessGroupGloo::Options::create(options.join_within);
-  group->devices.push_back(detail::gloo_device(launch, options));
-  group->threads = 1;  // this thread serves calls other than sends and receives
-  const int rank = static_cast<int>(launch.rank), world_size = static_cast<int>(launch.world_size);
-  const auto kind = launch.rank == 0 && !launch.agent_serves_store
-                        ? detail::C10dPosts::Store::kServedHere
-                        : detail::C10dPosts::Store::kOfOthers;
-  const std::string keeper = launch.agent_serves_store ? "torchrun's agent" : "rank 0";
-  return detail::make_c10d(store, kind, keeper, rank, world_size, [&](const auto& of_lane) {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(of_lane, rank, world_size, group);
-  });
+  return detail::GlooJoin(launch, options).make();
 }
 }  // namespace headrace::torch
