@@ -53,6 +53,9 @@ Launch find_launch(LaunchChoice choice = LaunchChoice::kAuto);
 // For kTorch: the numeric address that this machine uses when it connects to the master. "" if
 // there is no route. The call sends nothing, except to look up the master's name.
 std::string own_address(const Launch& launch);
+// For kTorch: why the master's name or address cannot be resolved, as the system says it. "" if it
+// can be.
+std::string master_fault(const Launch& launch);
 // For kTorch: whether something accepts connections at the master's address and port. Waits at most
 // a second for each address.
 bool master_answers(const Launch& launch);

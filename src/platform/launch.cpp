@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error_text.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace {
@@ -203,15 +205,21 @@ Launch find_launch(LaunchChoice choice) {
 }
 
 namespace {
-// Calls use(socket, address) for each of the master's addresses until one call returns true.
-template <class Use>
-bool any_way_to_the_master(const Launch& launch, int type, const Use& use) {
+using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+Addresses master_addresses(const Launch& launch, int type, int& error) {
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = type;
   const std::string port = std::to_string(launch.master_port);
-  if (::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> all(found, ::freeaddrinfo);
-  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+  error = ::getaddrinfo(launch.master_address.c_str(), port.c_str(), &hints, &found);
+  return {error == 0 ? found : nullptr, ::freeaddrinfo};
+}
+
+// Calls use(socket, address) for each of the master's addresses until one call returns true.
+template <class Use>
+bool any_way_to_the_master(const Launch& launch, int type, const Use& use) {
+  int error = 0;
+  const Addresses all = master_addresses(launch, type, error);
+  for (const addrinfo* at = all.get(); at != nullptr; at = at->ai_next) {
     const int socket = ::socket(at->ai_family, type | SOCK_CLOEXEC, 0);
     if (socket < 0) continue;
     const bool done = use(socket, *at);
@@ -221,6 +229,13 @@ bool any_way_to_the_master(const Launch& launch, int type, const Use& use) {
   return false;
 }
 }  // namespace
+
+std::string master_fault(const Launch& launch) {
+  int error = 0;
+  const Addresses all = master_addresses(launch, SOCK_STREAM, error);
+  if (error == EAI_SYSTEM) return base::errno_text(errno);
+  return error == 0 ? "" : ::gai_strerror(error);
+}
 
 std::string own_address(const Launch& launch) {
   char text[NI_MAXHOST] = "";

@@ -607,6 +607,18 @@ TEST_F(GlooRanks, EndTheirWaitForARank0ThatStandsStillWhenTheyAreInterrupted) {
   ranks_.signal(0, SIGKILL);
   expect_ends({-SIGKILL, 2});
 }
+TEST_F(GlooRanks, SayThatTheMastersNameIsUnknown) {
+  address_ = "no-such-host.invalid";
+  const Clock::time_point began = Clock::now();
+  start("meets", 2);
+  expect_ends({2, 2});
+  EXPECT_LT(Clock::now() - began, kWatchdog / 2);
+  for (const std::uint32_t r : {0u, 1u}) {
+    expect_says(r,
+                "kInvalidArgument: MASTER_ADDR is 'no-such-host.invalid', which cannot be "
+                "resolved: ");
+  }
+}
 TEST_F(GlooRanks, SayThatNothingServesTheirPort) {
   start_rank("is alone", 1, 2);
   expect_ends({2});

@@ -277,7 +277,7 @@ inline void GlooJoin::leave_lost_store(const std::exception& error) {
 // destructor of rank 0's transport waits up to 2 seconds for those ranks, or up to half a second if
 // the transport has failed.
 // Throws headrace::Error with code
-//   kInvalidArgument  the launch is not torch's, the port
+//   kInvalidArgument  the launch is not torch's, the master's address cannot be resolved, the port
 //                     is taken, a rank exists twice, another rank has a different world size, or
 //                     the interface does not exist.
 //   kPeerLost         rank 0's store did not answer in time, a rank did not come in time, or failed

@@ -171,6 +171,17 @@ inline Awaited store_of(const Launch& launch) {
           "see whether it stands still, or another program listens there"};
 }
 
+inline void require_resolved(const Launch& launch, PatientCalls& calls, JoinWait& wait) {
+  const std::string why =
+      wait.result_of(calls.make([launch] { return master_fault(launch); }),
+                     {"the name service, asked for MASTER_ADDR '" + launch.master_address + "',",
+                      "set MASTER_ADDR to the name or address of rank 0's machine"});
+  if (why.empty()) return;
+  throw Error(Code::kInvalidArgument,
+              "MASTER_ADDR is '" + launch.master_address + "', which cannot be resolved: " + why +
+                  "; no transport was made; set it to the name or address of rank 0's machine");
+}
+
 // Torch would wait for the store in a single call, which nothing could end.
 inline void wait_for_the_store(const Launch& launch, PatientCalls& calls, JoinWait& wait) {
   const auto answers = [&] {
@@ -204,6 +215,7 @@ inline void wait_for_the_store(const Launch& launch, PatientCalls& calls, JoinWa
 // Opens the store at which the ranks meet.
 inline C10dStore open_store(const Launch& launch, PatientCalls& calls, JoinWait& wait,
                             std::chrono::milliseconds timeout) {
+  require_resolved(launch, calls, wait);
   if (!serves_store(launch)) wait_for_the_store(launch, calls, wait);
   c10d::TCPStoreOptions options;
   options.port = launch.master_port;
