@@ -57,6 +57,6 @@ std::string own_address(const Launch& launch);
 // can be.
 std::string master_fault(const Launch& launch);
 // For kTorch: whether something accepts connections at the master's address and port. Waits at most
-// a second for each address.
+// a second for each address. Throws headrace::Error kIo if this process may open no more files.
 bool master_answers(const Launch& launch);
 }  // namespace headrace

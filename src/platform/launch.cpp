@@ -205,6 +205,13 @@ Launch find_launch(LaunchChoice choice) {
 }
 
 namespace {
+[[noreturn]] void refuse_open_files(int error) {
+  throw Error(Code::kIo,
+              "no socket could be opened to reach the other ranks: " + base::errno_text(error) +
+                  "; no ranks were joined; raise the limit on open files (ulimit -n)",
+              error);
+}
+
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 Addresses master_addresses(const Launch& launch, int type, int& error) {
   addrinfo hints = {}, *found = nullptr;
@@ -221,6 +228,7 @@ bool any_way_to_the_master(const Launch& launch, int type, const Use& use) {
   const Addresses all = master_addresses(launch, type, error);
   for (const addrinfo* at = all.get(); at != nullptr; at = at->ai_next) {
     const int socket = ::socket(at->ai_family, type | SOCK_CLOEXEC, 0);
+    if (socket < 0 && (errno == EMFILE || errno == ENFILE)) refuse_open_files(errno);
     if (socket < 0) continue;
     const bool done = use(socket, *at);
     ::close(socket);

@@ -3,6 +3,7 @@
 // ranks are this program again.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -306,6 +307,10 @@ void run_case(const std::string& name, const Launch& launch) {
                                    : name == "hears signals" ? seconds(8)
                                                              : kWatchdog;
   const auto warn = [](const std::string& line) { say("warning: " + line); };
+  if (name == "lacks files") {  // for some of its connections
+    const rlimit limit{.rlim_cur = 14, .rlim_max = 14};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
   if (name == "hears signals") ::signal(SIGTERM, [](int) { signalled = 1; });
   const auto interrupted = [began = Clock::now(), name] {
     return signalled != 0 || (name == "is interrupted" && Clock::now() - began > milliseconds(300));
@@ -561,6 +566,21 @@ TEST_P(GlooFailures, ByASignalBeforeAllHaveComeEndTheOthers) {
     expect_says(r, "kPeerLost: rank " + std::to_string(GetParam()) +
                        " failed before the ranks were connected: joining the ranks: interrupted");
   }
+}
+TEST_F(GlooRanks, NameTheLimitOnOpenFilesOfOneOfThem) {
+  for (std::uint32_t r = 0; r < 3; ++r) start_rank(r == 1 ? "lacks files" : "meets", r, 3);
+  expect_ends({2, 2, 2});
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    expect_says(r, r == 1 ? "kIo: connecting to the other ranks takes 14 open files"
+                          : "kPeerLost: rank 1 failed before the ranks were connected: connecting");
+    expect_says(r, "raise the limit on open files (ulimit -n)");
+  }
+}
+TEST_F(GlooRanks, NameTheLimitOnOpenFilesWhereTheStoreIsServed) {
+  start_rank("lacks files", 0, 2);
+  expect_ends({2});
+  expect_says(0, "kIo: meeting the other ranks takes 24 open files");
+  expect_says(0, "raise the limit on open files (ulimit -n)");
 }
 INSTANTIATE_TEST_SUITE_P(Gloo, GlooFailures, ::testing::Values(0u, 1u, 2u),
                          [](const auto& info) { return "OfRank" + std::to_string(info.param); });

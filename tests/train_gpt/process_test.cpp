@@ -55,6 +55,18 @@ TEST(Process, AdvisesOnMemoryWhereAThreadGotNone) {
               ::testing::ExitedWithCode(kFailed), "ulimit -u");
 }
 
+TEST(Process, AdvisesOnOpenFilesAndSaysWhichRankEnds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  speak_as("[rank 1] ");
+  EXPECT_EXIT(end_in_a_thread(std::make_exception_ptr(std::runtime_error(
+                  "[enforce fail at listener.cc:63] false. accept: Too many open "
+                  "files\nframe #0"))),
+              ::testing::ExitedWithCode(kFailed),
+              "train_gpt: \\[rank 1\\] error: .*accept: Too many open files; .*limit on open files "
+              "\\(ulimit -n\\).\n$");
+  speak_as("");
+}
+
 TEST(Process, RefusesAnAddressSpaceThatLibrariesWouldDieOf) {
   EXPECT_NO_THROW(check_address_space());
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need it themselves

@@ -73,7 +73,22 @@ void check_file_size(const std::string& path, std::uint64_t bytes) {
        EFBIG);
 }
 
+namespace {
+std::string& speaker() {
+  static auto& of_this_process = *new std::string;
+  return of_this_process;
+}
+
+// Torch and Gloo report it by the words of their error only.
+bool is_lack_of_files(const std::string& text) {
+  return text.find("Too many open files") != std::string::npos;
+}
+}  // namespace
+
+void speak_as(const std::string& prefix) { speaker() = prefix; }
+
 void install_terminate_handler() noexcept {
+  speaker();
   std::set_terminate([] {
     std::string text = "an exception left a thread";
     const char* cure =
@@ -98,11 +113,12 @@ void install_terminate_handler() noexcept {
       text = first_line(error);
     } catch (...) {
     }
+    if (is_lack_of_files(text)) cure = "Raise the limit on open files (ulimit -n).";
     std::fprintf(
         stderr,
-        "train_gpt: error: %s; the process ends at once, nothing was saved, and swap files "
+        "train_gpt: %serror: %s; the process ends at once, nothing was saved, and swap files "
         "stay until the next run on their path removes them. %s\n",
-        text.c_str(), cure);
+        speaker().c_str(), text.c_str(), cure);
     std::_Exit(kFailed);
   });
 }

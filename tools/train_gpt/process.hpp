@@ -28,6 +28,8 @@ void check_address_space();
 //   path  what they are for
 void check_file_size(const std::string& path, std::uint64_t bytes);
 // An exception that leaves a thread of a library ends the process: in one line and with exit code 1
-// instead of a core. Swap files then stay until the next run on their path removes them.
+// instead of a core. Swap files then stay until the next run on their path removes them. The line
+// begins with the text of speak_as(), such as "[rank 1] ".
 void install_terminate_handler() noexcept;
+void speak_as(const std::string& prefix);  // before there are other threads
 }  // namespace train_gpt

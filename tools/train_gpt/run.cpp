@@ -474,6 +474,7 @@ int run_program(int argc, const char* const* argv, const TorchParts& torch) {
   int exit_code = kDone;
   try {
     launch = headrace::find_launch(options.ranks);
+    speak_as(World::prefix_of(launch.rank));
     world = World(launch, torch.join, options);
     exit_code = run_rank(options, torch, world);
   } catch (const headrace::Error& error) {  // there are no ranks to run

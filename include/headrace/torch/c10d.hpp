@@ -31,6 +31,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -96,6 +97,19 @@ inline std::thread quiet_thread(const char* name, std::function<void()> body) {
               "no thread could be started: " + first_line(error) +
                   "; no transport was made; raise the limit on tasks (ulimit -u, pids.max)",
               error.code().value());
+}
+
+// Throws kIo if that is what torch's error says: torch has only words for it.
+inline void require_files(const std::string& what, const std::exception& error) {
+  const std::string text = first_line(error);
+  if (text.find("Too many open files") == std::string::npos &&
+      text.find("EMFILE") == std::string::npos)
+    return;
+  throw Error(Code::kIo,
+              what + ": " + text +
+                  "; no transport was made; raise the limit on open files (ulimit -n), or close "
+                  "some",
+              EMFILE);
 }
 
 // The reason why calls no longer work. Only the first cause is kept.
@@ -489,6 +503,7 @@ inline std::shared_ptr<Transport> make_c10d(
 } catch (const std::system_error& error) {
   throw_no_thread(error);
 } catch (const std::exception& error) {
+  require_files("the ranks did not connect", error);
   throw Error(Code::kPeerLost, "the ranks did not connect: " + first_line(error) +
                                    "; no transport was made; see what the other ranks say");
 }

@@ -94,6 +94,7 @@ inline std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch
     if (!interface.empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
     if (!address.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(address);
   } catch (const std::exception& error) {
+    require_files("Gloo opened no socket", error);
     throw Error(Code::kInvalidArgument,
                 "Gloo cannot use " +
                     (interface.empty() ? "address " + address : "interface '" + interface + "'") +
@@ -180,6 +181,10 @@ inline void GlooJoin::meet() {
 
 inline std::future<std::shared_ptr<Transport>> GlooJoin::begin_to_connect(
     PatientCalls& connecting) {
+  constexpr std::size_t kFilesOfGloo = 8;  // a listener and the like, and the posts' connection
+  const std::size_t others = launch_.world_size - 1;
+  require_files("connecting to the other ranks",
+                kFilesOfGloo + (serves_store(launch_) ? kLanes + 1 : kLanes) * others);
   // Longer than this rank waits, which names the ranks that it waits for.
   const auto group = c10d::ProcessGroupGloo::Options::create(2 * options_.join_within);
   group->devices.push_back(gloo_device(launch_, options_));
@@ -266,6 +271,7 @@ inline void GlooJoin::let_the_others_leave(std::chrono::milliseconds most) {
 }
 
 inline void GlooJoin::leave_lost_store(const std::exception& error) {
+  require_files("the ranks' store at " + place_of(launch_), error);
   throw Error(Code::kPeerLost,
               "the ranks' store at " + place_of(launch_) + " was lost: " + first_line(error) +
                   "; no transport was made; see why " + keeper_of(launch_) + " ended");
@@ -283,6 +289,7 @@ inline void GlooJoin::leave_lost_store(const std::exception& error) {
 //   kPeerLost         rank 0's store did not answer in time, a rank did not come in time, or failed
 //                     before all were connected. The error says which, and why.
 //   kInterrupted      GlooOptions::interrupted returned true. The other ranks throw kPeerLost.
+//   kIo               this process may open no more files.
 //   kUnsupported      torch was built without Gloo, or no thread could be started.
 // A thread is left behind if the store stands still, or if another rank ends the wait.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,

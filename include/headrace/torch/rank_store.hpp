@@ -16,12 +16,16 @@
 //   rank 1    leave(): "failed" = "rank 1 failed before ...: Gloo cannot use interface 'eth7'"
 //   the rest  wait for rank 1's address, look for "failed" ten times a second, and throw that text
 #pragma once
+#include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -171,6 +175,25 @@ inline Awaited store_of(const Launch& launch) {
           "see whether it stands still, or another program listens there"};
 }
 
+// Throws kIo if this process may not open so many files more. Gloo ends the process if it cannot
+// accept a connection, and torch tries for as long as it may to open one to a store.
+inline void require_files(const std::string& what, std::size_t needed) {
+  std::vector<int> open;
+  while (open.size() < needed) {
+    const int file = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (file < 0) break;
+    open.push_back(file);
+  }
+  const int error = errno;
+  for (const int file : open) ::close(file);
+  if (open.size() == needed) return;
+  throw Error(Code::kIo,
+              what + " takes " + std::to_string(needed) +
+                  " open files, and this process may open only " + std::to_string(open.size()) +
+                  " more; no transport was made; raise the limit on open files (ulimit -n)",
+              error);
+}
+
 inline void require_resolved(const Launch& launch, PatientCalls& calls, JoinWait& wait) {
   const std::string why =
       wait.result_of(calls.make([launch] { return master_fault(launch); }),
@@ -201,6 +224,7 @@ inline void wait_for_the_store(const Launch& launch, PatientCalls& calls, JoinWa
 
 [[noreturn]] inline void refuse_store(const Launch& launch, const std::exception& error) {
   const std::string why = first_line(error);
+  require_files("the ranks' store at " + place_of(launch), error);
   if (serves_store(launch)) {
     throw Error(Code::kInvalidArgument, "rank 0 cannot serve the ranks' store at " +
                                             place_of(launch) + ": " + why +
@@ -215,6 +239,10 @@ inline void wait_for_the_store(const Launch& launch, PatientCalls& calls, JoinWa
 // Opens the store at which the ranks meet.
 inline C10dStore open_store(const Launch& launch, PatientCalls& calls, JoinWait& wait,
                             std::chrono::milliseconds timeout) {
+  // To look up the name, and for two connections. A server has its own, and three of each rank.
+  constexpr std::size_t kFiles = 6, kFilesOfServer = 12;
+  require_files("meeting the other ranks",
+                serves_store(launch) ? kFiles + kFilesOfServer + 3 * launch.world_size : kFiles);
   require_resolved(launch, calls, wait);
   if (!serves_store(launch)) wait_for_the_store(launch, calls, wait);
   c10d::TCPStoreOptions options;
