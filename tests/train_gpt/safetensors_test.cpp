@@ -3,7 +3,10 @@
 #include "safetensors.hpp"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <random>
 
 #include "program/signals.hpp"
@@ -105,6 +108,27 @@ TEST(SafetensorsWriter, LeavesTheOldFileUntilTheNewOneIsWhole) {
   }
   EXPECT_EQ(folder.entries(), 1u);
   EXPECT_EQ(ScratchFolder::read(folder / "model.safetensors"), "old");
+}
+
+TEST(SafetensorsWriter, RemovesWhatAKilledProcessLeftAndNothingElse) {
+  ScratchFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    SafetensorsWriter writer(folder.path(), two_tensors());
+    ::kill(::getpid(), SIGKILL);
+  }
+  ASSERT_GT(child, 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  ASSERT_EQ(folder.entries(), 1u);
+  folder.write(".model.safetensors.bak", "somebody's");
+  SafetensorsWriter living(folder.path(), {}, "first");
+  EXPECT_EQ(folder.entries(), 2u);  // the dead one's is gone
+  SafetensorsWriter(folder.path(), {}).finish();
+  living.finish();
+  EXPECT_EQ(folder.entries(), 3u);
+  EXPECT_TRUE(SafetensorsReader::open(folder / "first").tensors().empty());
+  EXPECT_TRUE(SafetensorsReader::open(folder / "model.safetensors").tensors().empty());
+  EXPECT_EQ(ScratchFolder::read(folder / ".model.safetensors.bak"), "somebody's");
 }
 
 TEST(SafetensorsWriter, RefusesAFolderThatIsNotThere) {

@@ -82,6 +82,7 @@ void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t 
     const std::size_t slash = existing.rfind('/');
     existing = slash == std::string::npos ? "." : slash == 0 ? "/" : existing.substr(0, slash);
   }
+  remove_dead_writes(folder);
   struct statvfs space {};
   int number = 0;
   if (::stat(existing.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {

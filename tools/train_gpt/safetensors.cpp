@@ -3,13 +3,18 @@
 #include "safetensors.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <exception>
+#include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "base/sync_folder.hpp"
+#include "base/unique_fd.hpp"
 #include "base/whole_transfers.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "failures.hpp"
@@ -57,18 +62,51 @@ std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& da
   return headrace::checkpoint::safetensors_header(headers);
 }
 
+namespace {
+constexpr std::string_view kTemporaryBegin = ".model.safetensors.";
+
+// ".model.safetensors.PID.ATTEMPT".
+bool is_temporary(const std::string& name) {
+  return name.starts_with(kTemporaryBegin) && name.size() > kTemporaryBegin.size() &&
+         name.find_first_not_of("0123456789.", kTemporaryBegin.size()) == std::string::npos;
+}
+}  // namespace
+
+void remove_dead_writes(const std::string& folder) noexcept try {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string path = entry.path().string();
+    if (!is_temporary(entry.path().filename().string())) continue;
+    const headrace::base::UniqueFd file(
+        ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
+  }
+} catch (const std::exception&) {  // a folder that cannot be read: the save will say so
+}
+
+// False if the name is taken, or another process removed the file before it was locked.
+bool SafetensorsWriter::open_locked() {
+  descriptor_ =
+      ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (descriptor_ < 0) return false;
+  struct stat status {};
+  (void)::flock(descriptor_, LOCK_EX);  // where there are locks
+  if (::fstat(descriptor_, &status) != 0 || status.st_nlink > 0) return true;
+  ::close(std::exchange(descriptor_, -1));
+  errno = EEXIST;
+  return false;
+}
+
 SafetensorsWriter::SafetensorsWriter(std::string folder, const std::vector<TensorEntry>& tensors,
                                      const std::string& name)
     : folder_(std::move(folder)), target_(folder_ + "/" + name) {
   std::uint64_t data_bytes = 0;
   const std::string header = header_of(tensors, data_bytes);
   expected_bytes_ = header.size() + data_bytes;
+  remove_dead_writes(folder_);
   for (int attempt = 0; descriptor_ < 0; ++attempt) {
-    temporary_ = folder_ + "/.model.safetensors." + std::to_string(::getpid()) + "." +
+    temporary_ = folder_ + "/" + std::string(kTemporaryBegin) + std::to_string(::getpid()) + "." +
                  std::to_string(attempt);
-    descriptor_ =
-        ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    if (descriptor_ >= 0 || (errno == EEXIST && attempt < 1000)) continue;
+    if (open_locked() || (errno == EEXIST && attempt < 1000)) continue;
     const std::string path = std::exchange(temporary_, {});
     const int number = errno;
     fail(Code::kIo,

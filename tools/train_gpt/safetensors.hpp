@@ -27,8 +27,13 @@ inline constexpr const char* kModelFile = "model.safetensors";
 // becomes the sum of the tensors' bytes.
 std::string header_of(const std::vector<TensorEntry>& tensors, std::uint64_t& data_bytes);
 
-// Writes a file of a folder: to a temporary file beside it, made durable, then renamed over
-// it. Without finish() nothing is left. Threads: one at a time.
+// Removes the temporary files that killed writers have left in this folder: nobody holds a lock on
+// them.
+void remove_dead_writes(const std::string& folder) noexcept;
+
+// Writes a file of a folder: to a temporary file beside it, locked while it is written, made
+// durable, then renamed over it. Without finish() nothing is left. The next writer removes what a
+// killed process leaves. Threads: one at a time.
 class SafetensorsWriter {
  public:
   // `tensors` in the order in which their bytes will come. Throws kIo, kNoSpace.
@@ -44,6 +49,7 @@ class SafetensorsWriter {
   void finish();
 
  private:
+  bool open_locked();
   [[noreturn]] void fail_write(const char* what, int number) const;
   std::string folder_;
   std::string target_;
