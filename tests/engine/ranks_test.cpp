@@ -429,6 +429,36 @@ INSTANTIATE_TEST_SUITE_P(World, RanksGradients,
                                             ::testing::Values(HostFlavour::kPrompt,
                                                               HostFlavour::kLate)));
 
+// The state after a step with one micro-batch in all, whose gradient is f32: only rank 0 has it.
+std::string after_one_micro_batch(std::uint32_t world, std::uint32_t accumulation) {
+  std::string hash;
+  const auto errors = run_ranks(
+      world, HostFlavour::kPrompt, [&](std::uint32_t) { return accumulating(accumulation); },
+      [&](Rank& rank) {
+        Engine& engine = rank.engine;
+        const GroupId group = engine.add_group("g", {{"w", DType::kBf16, {3 * 65536}, {}}});
+        engine.freeze();
+        load_all(engine);
+        const std::vector<float> gradient(3 * 65536, 1.0f + 0x1p-12f);  // 1 in bf16
+        (void)engine.gather(group);
+        if (rank.number == 0) engine.add_gradient({0}, gradient.data(), DType::kF32);
+        engine.step({});
+        const std::string of_rank = engine.hash_optimizer_state();
+        if (rank.number == 0) hash = of_rank;
+      });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return hash;
+}
+
+// As docs/ranks.md says: one rank that does not accumulate rounds the gradient to bf16.
+TEST(RanksGradients, OfOneMicroBatchInAllAreThoseOfARankThatAccumulates) {
+  const std::string accumulates = after_one_micro_batch(1, 2);
+  EXPECT_NE(after_one_micro_batch(1, 1), accumulates);
+  EXPECT_EQ(after_one_micro_batch(1, 3), accumulates);
+  EXPECT_EQ(after_one_micro_batch(2, 1), accumulates);
+  EXPECT_EQ(after_one_micro_batch(3, 1), accumulates);
+}
+
 TEST(RanksGradients, OfOneGroupMayComeFromSeveralThreads) {
   const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
     Engine& engine = rank.engine;
