@@ -215,18 +215,23 @@ void NewFolder::finish() {
   }
 }
 
-void name_latest(const std::string& directory) {
+void name_latest(const std::string& directory, const std::string& file, const std::string& text,
+                 const Caller& caller) {
   const std::string path = without_slashes(directory), folder = base::folder_above(path);
-  const std::string latest = folder + "/" + kLatestName, temporary = latest + ".tmp";
-  const std::string name = fs::path(path).filename().string() + "\n";
+  const std::string latest = folder + "/" + file, temporary = latest + ".tmp";
   std::error_code ignored;
   fs::remove(temporary, ignored);
-  write_file(temporary, std::as_bytes(std::span(name)));
+  write_file(temporary, std::as_bytes(std::span(text)), caller);
   int error = ::rename(temporary.c_str(), latest.c_str()) == 0 ? 0 : errno;
   if (error == 0) error = base::sync_folder(folder);
   if (error != 0)
-    fail("save_checkpoint: cannot write " + latest, error,
-         "the checkpoint " + path + " is there, and latest names the one before");
+    fail(std::string(caller.call) + ": cannot write " + latest, error,
+         "the checkpoint " + path + " is there, and " + file + " names the one before");
+}
+
+void name_latest(const std::string& directory) {
+  name_latest(directory, kLatestName,
+              fs::path(without_slashes(directory)).filename().string() + "\n", kSaving);
 }
 
 std::string folder_of(const std::string& directory) {

@@ -56,7 +56,10 @@ void write_file(const std::string& path, std::span<const std::byte> bytes,
 // `directory`, or the checkpoint in it that its file `latest` names.
 std::string folder_of(const std::string& directory);
 inline constexpr const char* kLatestName = "latest";
-// Makes `latest`, beside the finished checkpoint `directory`, name it.
+// Makes `latest`, beside the finished checkpoint `directory`, name it: writes `text`, the name and
+// what ends it, to the file.
+void name_latest(const std::string& directory, const std::string& latest, const std::string& text,
+                 const Caller& caller);
 void name_latest(const std::string& directory);
 std::string without_slashes(std::string path);           // at its end
 std::string temporary_of(const std::string& directory);  // "<directory>.tmp"

@@ -9,6 +9,7 @@
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
+#include "checkpoint/convert.hpp"
 #include "checkpoint/damage.hpp"
 #include "checkpoint/facts.hpp"
 #include "checkpoint/place.hpp"
@@ -17,6 +18,7 @@
 #include "headrace/error.hpp"
 #include "program/output.hpp"
 #include "program/progress.hpp"
+#include "program/report_parts.hpp"
 #include "program/signals.hpp"
 #include "program/subcommand.hpp"
 
@@ -24,19 +26,24 @@ namespace headrace::tools {
 namespace {
 constexpr const char* kCheckpointProgram = "headrace checkpoint";
 constexpr const char* kCheckpointDescription =
-    "What save_checkpoint() has made. Reads only.\n\n"
-    "  inspect DIR  what it holds: rule, parameters, steps, files; --tensors: every tensor\n"
-    "  verify DIR   compares every byte with its checksum, and names all that is damaged\n\n"
-    "DIR is a checkpoint, or a folder with several: then they are listed, and the file `latest`\n"
-    "in it chooses one.\n";
+    "What save_checkpoint() has made.\n\n"
+    "  inspect DIR      what it holds: rule, parameters, steps, files; --tensors: every tensor\n"
+    "  verify DIR       compares every byte with its checksum, and names all that is damaged\n"
+    "  convert FROM TO  makes TO, a checkpoint, from FROM, a universal one of DeepSpeed; or a\n"
+    "                   universal one from a checkpoint. Runs nothing that a pickle asks for\n\n"
+    "DIR is a checkpoint, or a folder with several: then inspect and verify list them, and the "
+    "file\n"
+    "`latest` in it chooses one. Inspect and verify only read.\n";
 constexpr const char* kCheckpointFooter =
     "\nExit codes: 0 done, 1 the checkpoint is damaged or the run failed, 2 refused before it "
     "started,\n128+n ended by signal n.\n";
 
 struct CheckpointOptions {
-  std::vector<std::string> words;  // the action and the folder
+  std::vector<std::string> words;  // the action and its folders
   std::string json;
   bool tensors = false;
+  ConvertOptions convert;
+  std::vector<std::string> for_convert;  // options that were given and are for it alone
   const std::string& action() const { return words[0]; }
 };
 
@@ -145,20 +152,48 @@ int verify_one(const std::string& folder, std::FILE* out, Json& report) {
   return found.damage.empty() ? kDone : kFailed;
 }
 
-// ---- both ----
+// ---- convert ----
 
-int act(const CheckpointOptions& o) {
-  std::FILE* const out = o.json == "-" ? stderr : stdout;
+const char* format_name(bool deepspeed) { return deepspeed ? "deepspeed" : "headrace"; }
+
+std::string converted_text(const Converted& done, const std::string& to) {
+  const bool imports = done.from == CheckpointFormat::kDeepSpeed;
+  std::string text = fmt::format(
+      "{}: made from {}\n  {} to {}: {}, {} trained, {} frozen, {} elements, step {}\n", to,
+      done.folder, format_name(imports), format_name(!imports), done.rule, grouped(done.trained),
+      grouped(done.frozen), grouped(done.elements), grouped(done.step));
+  for (const std::string& one : done.left_out) text += "  left out: " + one + "\n";
+  for (const std::string& one : done.not_executed) text += "  not needed, not run: " + one + "\n";
+  return text;
+}
+
+int convert(const CheckpointOptions& o, std::FILE* out, Json& report) {
+  const Converted done = convert_checkpoint(o.convert);
+  const bool imports = done.from == CheckpointFormat::kDeepSpeed;
+  print_to(out, "{}", converted_text(done, o.convert.to));
+  report["from"] = {{"format", format_name(imports)}, {"folder", done.folder}};
+  report["to"] = {{"format", format_name(!imports)}, {"folder", o.convert.to}};
+  report["optimizer"] = done.rule;
+  report["trained"] = done.trained;
+  report["frozen"] = done.frozen;
+  report["elements"] = done.elements;
+  report["step"] = done.step;
+  report["written_bytes"] = done.written_bytes;
+  report["left_out"] = done.left_out;
+  report["not_executed"] = done.not_executed;
+  return kDone;
+}
+
+// ---- all ----
+
+int look(const CheckpointOptions& o, std::FILE* out, Json& report) {
   const std::string& directory = o.words[1];
   const bool verifies = o.action() == "verify";
-  Json report = document(kCheckpointProgram);
-  report["action"] = o.action();
   const CheckpointPlace place = place_of(directory);
   print_to(out, "{}", listed_text(directory, place));
   report["listed"] = listed_json(place);
   report["latest"] = place.latest ? Json(*place.latest) : Json();
   report["folder"] = place.folder;
-  int exit_code = lists_damage(place) ? kFailed : kDone;
   if (place.folder.empty() && place.latest) {
     throw Error(Code::kCorrupt, directory +
                                     "/latest does not name a checkpoint beside it; nothing was "
@@ -169,28 +204,90 @@ int act(const CheckpointOptions& o) {
                                             " has no file `latest` that chooses a checkpoint; "
                                             "nothing was verified. Name one of those in it.");
   }
-  if (!place.folder.empty()) {
-    exit_code = verifies ? verify_one(place.folder, out, report)
-                         : inspect_one(o, place.folder, out, report);
-  }
+  if (place.folder.empty()) return lists_damage(place) ? kFailed : kDone;
+  return verifies ? verify_one(place.folder, out, report)
+                  : inspect_one(o, place.folder, out, report);
+}
+
+int act(const CheckpointOptions& o) {
+  std::FILE* const out = o.json == "-" ? stderr : stdout;
+  Json report = document(kCheckpointProgram);
+  report["action"] = o.action();
+  const int exit_code = o.action() == "convert" ? convert(o, out, report) : look(o, out, report);
   report["exit_code"] = exit_code;
   command_line::write_report(o.json, dump(report));
   return exit_code;
 }
 
-void check(const CheckpointOptions& o) {
+void check_folders(const CheckpointOptions& o) {
   using command_line::Fault;
-  const char* const give = "Give inspect or verify, then the checkpoint's folder";
-  if (o.words.empty()) throw Fault{"an action is missing", give};
-  if (o.action() != "inspect" && o.action() != "verify")
-    throw Fault{"'" + o.action() + "' is no action", give};
-  if (o.words.size() < 2 || o.words[1].empty())
+  const bool converts = o.action() == "convert";
+  const std::size_t wanted = converts ? 3 : 2;
+  for (std::size_t i = 1; i < wanted; ++i) {
+    if (o.words.size() > i && !o.words[i].empty()) continue;
+    if (converts) throw Fault{"convert needs two folders", "Name the one to read and a new one"};
     throw Fault{o.action() + " needs a folder", "Name one that save_checkpoint() has made"};
-  if (o.words.size() > 2)
-    throw Fault{"'" + o.words[2] + "' is one folder too many", "Name one checkpoint at a time"};
+  }
+  if (o.words.size() > wanted) {
+    throw Fault{"'" + o.words[wanted] + "' is one folder too many",
+                converts ? "Name the one to read and a new one" : "Name one checkpoint at a time"};
+  }
+}
+
+void check(CheckpointOptions& o) {
+  using command_line::Fault;
+  const char* const give = "Give inspect, verify or convert, then the checkpoint's folder";
+  if (o.words.empty()) throw Fault{"an action is missing", give};
+  const bool converts = o.action() == "convert";
+  if (!converts && o.action() != "inspect" && o.action() != "verify")
+    throw Fault{"'" + o.action() + "' is no action", give};
+  check_folders(o);
   if (o.tensors && o.action() != "inspect")
     throw Fault{"--tensors is for inspect alone", "Leave it out"};
+  if (!converts && !o.for_convert.empty())
+    throw Fault{o.for_convert[0] + " is for convert alone", "Leave it out"};
+  if (converts) {
+    o.convert.from = o.words[1];
+    o.convert.to = o.words[2];
+  }
   command_line::check_report_target(o.json);
+}
+
+void set_step(ConvertOptions& convert, const std::string& word) {
+  convert.greatest_step = word == "max";
+  convert.step.reset();
+  if (convert.greatest_step) return;
+  convert.step = command_line::to_whole("--step", word, {0, (std::uint64_t{1} << 53) - 1});
+}
+
+void add_convert_options(CLI::App& app, CheckpointOptions& options) {
+  using command_line::add_choice;
+  ConvertOptions& convert = options.convert;
+  const auto noted = [&options](CLI::Option* option) {
+    const std::string name = option->get_name();
+    option->each([&options, name](const std::string&) { options.for_convert.push_back(name); });
+  };
+  noted(add_choice(
+      app, "--to", convert.format,
+      {{"headrace", CheckpointFormat::kHeadrace}, {"deepspeed", CheckpointFormat::kDeepSpeed}},
+      "convert: the format of TO, which is the one that FROM has not"));
+  noted(app.add_option_function<std::string>(
+      "--step", [&convert](const std::string& word) { set_step(convert, word); },
+      "convert: max: where parameters' steps differ, the greatest for all; to headrace also a "
+      "number, for all"));
+  noted(add_choice(app, "--step-type", convert.step_type,
+                   {{"number", StepType::kNumber}, {"tensor", StepType::kTensor}},
+                   "convert to deepspeed: number for DeepSpeed's own Adam, tensor for torch's "
+                   "(torch_adam)"));
+  noted(add_choice(app, "--dtype", convert.dtype,
+                   {{"bf16", DType::kBf16}, {"f16", DType::kF16}, {"f32", DType::kF32}},
+                   "convert to headrace: of trained weights; else as FROM says"));
+  noted(add_choice(app, "--optimizer", convert.rule,
+                   {{"adam", OptimizerRule::kAdam}, {"adamw", OptimizerRule::kAdamW}},
+                   "convert to headrace: the rule; else as FROM says"));
+  noted(command_line::add_repeated(app, "--frozen", convert.frozen,
+                                   "convert to headrace: a parameter of which only the weight is "
+                                   "taken; may be given several times"));
 }
 }  // namespace
 
@@ -198,11 +295,13 @@ int checkpoint(int argc, const char* const* argv) {
   CheckpointOptions options;
   CLI::App app(kCheckpointDescription, kCheckpointProgram);
   app.footer(kCheckpointFooter);
-  app.add_option("WORDS", options.words, "inspect or verify, then the folder")->type_name("");
+  app.add_option("WORDS", options.words, "inspect, verify or convert, then the folder or two")
+      ->type_name("");
   app.add_flag("--tensors", options.tensors, "inspect: dtype, shape and file of every tensor");
+  add_convert_options(app, options);
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
   return run_subcommand({.program = kCheckpointProgram,
-                         .nothing_done = "nothing was checked",
+                         .nothing_done = "nothing was done",
                          .app = app,
                          .json = options.json,
                          .check = [&] { check(options); },
