@@ -23,14 +23,14 @@ enum class StepType : std::uint8_t { kNumber, kTensor };
 
 struct ConvertOptions {
   std::string from, to;
-  std::optional<CheckpointFormat> format;  // of `to`
+  std::optional<CheckpointFormat> format = {};  // of `to`
   // Where the steps of parameters differ: the greatest for all.
   bool greatest_step = false;
   // To Headrace.
-  std::optional<DType> dtype;         // of trained parameters, whatever the directory says
-  std::optional<OptimizerRule> rule;  // kAdam or kAdamW, whatever the directory says
-  std::optional<std::uint64_t> step;  // of all trained parameters
-  std::vector<std::string> frozen;    // names: only their weights are taken
+  std::optional<DType> dtype = {};         // of trained parameters, whatever the directory says
+  std::optional<OptimizerRule> rule = {};  // kAdam or kAdamW, whatever the directory says
+  std::optional<std::uint64_t> step = {};  // of all trained parameters
+  std::vector<std::string> frozen = {};    // names: only their weights are taken
   // To DeepSpeed.
   StepType step_type = StepType::kNumber;
 };
@@ -47,7 +47,8 @@ struct Converted {
 // Throws headrace::Error: "cause; nothing was converted. help".
 [[noreturn]] void refuse_conversion(Code code, const std::string& cause, const std::string& help);
 
-// Writes the new folder options.to, complete or not at all. Holds a few MiB beside names and pickles.
+// Writes the new folder options.to, complete or not at all. Holds a few MiB beside names and
+// pickles.
 // Throws command_line::Fault for options that contradict what is there, and headrace::Error.
 Converted convert_checkpoint(const ConvertOptions& options);
 }  // namespace headrace::tools

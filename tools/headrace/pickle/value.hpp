@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // value.hpp: what a pickle holds, as data.
 //
-// A pickle is a program: it names classes and functions to import and to call. Here, the few of them
-// that torch and DeepSpeed need to describe tensors become data; every other one stays a kCall, which
-// says what was asked for and is never done.
+// A pickle is a program: it names classes and functions to import and to call. Here, the few of
+// them that describe tensors become data. Every other one stays a kCall, which says what the pickle
+// asks for and is never done.
 #pragma once
 #include <cstdint>
 #include <memory>

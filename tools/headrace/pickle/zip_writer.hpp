@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// zip_writer.hpp: writes a zip file whose entries are stored as they are, each from a multiple of 64
-// bytes on, as torch.save() does.
+// zip_writer.hpp: writes a zip file whose entries are stored as they are, each from a multiple of
+// 64 bytes on, as torch.save() does.
 #pragma once
 #include <cstddef>
 #include <cstdint>
