@@ -75,7 +75,8 @@ std::string ZipWriter::directory() const {
     add(text, kCentralMark, 4);
     add(text, longs.empty() ? kVersion : kVersion64, 2);
     add_common(text, part.crc, part.size_bytes, part.name.size(), extra.size());
-    add(text, 0, 10);  // no comment, disk 0, no attributes
+    add(text, 0, 8);  // no comment, disk 0, no attributes
+    add(text, 0, 2);
     add(text, narrow(part.header_at), 4);
     text += part.name + extra;
   }
