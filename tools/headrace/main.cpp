@@ -42,7 +42,8 @@ constexpr std::array kSubcommands{
                settings},
     Subcommand{"store", "ACTION", "stores of durable runs listed, verified, copied, removed",
                store},
-    Subcommand{"checkpoint", "ACTION", "checkpoints shown and verified; read-only", checkpoint},
+    Subcommand{"checkpoint", "ACTION",
+               "checkpoints shown, verified, converted from and to DeepSpeed", checkpoint},
     Subcommand{"inspect", "PATH", "what swap files hold, verified; read-only", inspect},
 };
 
