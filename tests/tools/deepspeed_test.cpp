@@ -242,6 +242,20 @@ TEST_F(ConvertTest, LeavesOutBuffersAndSecondNamesAndKeepsFrozenWeights) {
   EXPECT_EQ(manifest_of(at("x"))["parameters"].size(), 2u);
 }
 
+TEST_F(ConvertTest, KeepsFrozenWeightsThatOnlyTheModuleHas) {
+  UniversalExample example;
+  example.parameters = {{"a", "BF16", {2}, {1, 2}}};
+  example.unlisted = {{"f", "BF16", {2, 2}, {1, 2, 3, 4}}};
+  example.extra_state = "a._extra_state";
+  example.write(at("u"));
+  const Called called = convert(at("u"), at("x"));
+  expect_done(called);
+  EXPECT_EQ(manifest_of(at("x"))["parameters"][1]["frozen"], true);
+  EXPECT_EQ(values_of(at("x"), "f"), halves({0x3f80, 0x4000, 0x4040, 0x4080}));
+  EXPECT_NE(called.out.find("left out: a._extra_state: a list of 0\n"), std::string::npos)
+      << called.out;
+}
+
 // A frozen weight that ZeRO-3 has divided among three ranks, with padding in the last share.
 TEST_F(ConvertTest, JoinsTheSharesOfFrozenWeights) {
   UniversalExample example;

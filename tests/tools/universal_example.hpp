@@ -45,6 +45,8 @@ struct UniversalExample {
     std::vector<float> values;  // moments are twice and three times these
   };
   std::vector<Parameter> parameters, frozen;
+  std::vector<Parameter> unlisted;  // frozen ones that only the module has, as with ZeRO-1
+  std::string extra_state;          // a name whose value is no tensor
   std::vector<std::string> buffers;
   std::vector<std::pair<std::string, std::string>> shared;  // a second name, and the first
   std::vector<std::string> model_files = {"mp_rank_00_model_states.pt"};
@@ -145,6 +147,14 @@ struct UniversalExample {
           out.tensor(one.dtype, storages.size(), std::vector<std::int64_t>{0});
           storages.emplace_back();
         }
+        for (const Parameter& one : unlisted) {
+          out.text(one.name);
+          out.tensor(one.dtype, storages.size(), one.shape);
+          round_to(one.dtype, one.values, storages.emplace_back());
+        }
+        if (extra_state.empty()) return;
+        out.text(extra_state);
+        out.list([] {});
       });
       out.text("param_shapes");
       out.list([&] { shapes(parameters); });

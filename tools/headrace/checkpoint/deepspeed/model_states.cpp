@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "checkpoint/deepspeed/values.hpp"
 #include "checkpoint/safetensors_header.hpp"
 #include "pickle/fault.hpp"
 
@@ -176,18 +177,25 @@ void ModelStates::read_frozen(TensorFile& file, const Value& root) {
 void ModelStates::read_module(TensorFile& file, const Value& module) {
   for (const auto& [name, value] : members(file, module)) {
     if (others_.contains(name)) continue;
-    const PickledTensor& tensor = file.tensor(*value, "'" + name + "'");
-    if (StatedParameter* const known = find(name)) {
-      known->dtype = tensor.dtype;
-      continue;
+    StatedParameter* const known = find(name);
+    if (value->is(Kind::kTensor) && known != nullptr) {
+      known->dtype = value->tensor->dtype;
+    } else if (value->is(Kind::kTensor) && widens(value->tensor->dtype)) {
+      add_frozen(file, name, file.tensor(*value, "'" + name + "'"));
+    } else if (known == nullptr) {
+      others_[name] = text_of(*value);  // such as what a module keeps as its extra state
     }
-    check_name(file, name);
-    StatedParameter parameter{name, {}, std::string(tensor.dtype), 0, true, {{&file, &tensor}}};
-    for (const std::uint64_t size : tensor.shape)
-      parameter.shape.push_back(static_cast<std::int64_t>(size));
-    by_name_[name] = parameters_.size();
-    parameters_.push_back(std::move(parameter));
   }
+}
+
+void ModelStates::add_frozen(TensorFile& file, const std::string& name,
+                             const PickledTensor& tensor) {
+  check_name(file, name);
+  StatedParameter parameter{name, {}, std::string(tensor.dtype), 0, true, {{&file, &tensor}}};
+  for (const std::uint64_t size : tensor.shape)
+    parameter.shape.push_back(static_cast<std::int64_t>(size));
+  by_name_[name] = parameters_.size();
+  parameters_.push_back(std::move(parameter));
 }
 
 // ZeRO-3 divides frozen parameters too; each rank's file has its share, the last ones padded.

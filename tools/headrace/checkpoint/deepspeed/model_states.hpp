@@ -34,7 +34,8 @@ class ModelStates {
 
   // Trained ones first, in DeepSpeed's order.
   const std::vector<StatedParameter>& parameters() const noexcept { return parameters_; }
-  // Names that are no parameters: "a buffer", "the same as embed.weight".
+  // Names that are no parameters of Headrace: "a buffer", "the same as embed.weight", "a tensor of 9
+  // U8 values".
   const std::map<std::string, std::string>& others() const noexcept { return others_; }
   // The rule by ds_config, if it names one.
   std::optional<OptimizerRule> rule() const;
@@ -49,6 +50,8 @@ class ModelStates {
   void read_others(pickle::TensorFile& file, const pickle::Value& root);
   void read_frozen(pickle::TensorFile& file, const pickle::Value& root);
   void read_module(pickle::TensorFile& file, const pickle::Value& module);
+  void add_frozen(pickle::TensorFile& file, const std::string& name,
+                  const pickle::PickledTensor& tensor);
   void add_shares(const std::string& folder);
   StatedParameter* find(const std::string& name);
   StatedParameter& add(const std::string& name, const pickle::TensorFile& file,
