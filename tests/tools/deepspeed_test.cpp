@@ -167,6 +167,18 @@ TEST_F(ConvertTest, WritesAReport) {
   EXPECT_EQ(report["exit_code"], 0);
 }
 
+TEST_F(ConvertTest, LeavesNothingBehindWhereACheckpointIsDamaged) {
+  Training run({.master = MasterLayout::kF32});
+  run.train(1);
+  save_checkpoint(run.engine(), at("a"));
+  const std::string path = at("a") + "/optimizer.safetensors";
+  const std::string bytes = bytes_in(path);
+  std::ofstream(path, std::ios::binary)
+      << bytes.substr(0, bytes.size() - 200'000) << std::string(200'000, 'x');
+  expect_refused(at("a"), at("u"), at("a") + ": the checksum of 'exp_avg", {}, 1);
+  EXPECT_FALSE(fs::exists(directory_.string() + "/latest_universal"));
+}
+
 TEST_F(ConvertTest, RefusesWhatDeepSpeedHasNot) {
   Training lion({.master = MasterLayout::kF32, .rule = OptimizerRule::kLion});
   lion.train(1);
@@ -267,6 +279,11 @@ TEST_F(ConvertTest, JoinsTheSharesOfFrozenWeights) {
   example.write(at("u"));
   expect_done(convert(at("u"), at("x")));
   EXPECT_EQ(values_of(at("x"), "f"), floats({1, 2, 3, 4}));
+  example.frozen[0].values.insert(example.frozen[0].values.end(), 3, 9);
+  example.write_model_states(at("u"));
+  expect_refused(at("u"), at("y"), "the frozen 'f' has 9 of its 4 elements", {}, 1);
+  example.frozen[0].values.resize(6);
+  example.write_model_states(at("u"));
   fs::remove(at("u") + "/zero_pp_rank_2_mp_rank_00_model_states.pt");
   fs::remove(at("u") + "/zero_pp_rank_1_mp_rank_00_model_states.pt");
   expect_refused(at("u"), at("y"), "the frozen 'f' has 2 of its 4 elements", {}, 1);
@@ -384,6 +401,20 @@ TEST_F(DamagedUniversalTest, NamesParametersThatDoNotBelong) {
   example_.parameters[1].name = "__metadata__";
   example_.write_model_states(at("u"));
   expect("a parameter is named \"__metadata__\", which safetensors keeps for itself");
+}
+
+// Sizes whose product is that of the tensor, but for 2^64.
+TEST_F(DamagedUniversalTest, RefusesShapesThatNoTensorHas) {
+  UniversalExample example;
+  example.flat = true;
+  example.parameters = {{"a", "BF16", {1 << 20, 1 << 20, 1 << 20, 16}, {}}};
+  example.write(at("f"));
+  expect_refused(at("f"), at("y"), "/zero/a/fp32.pt: its parameter has more than 2^48 elements", {},
+                 1);
+  fs::remove_all(at("f"));
+  example.parameters[0].shape = {0, 3};
+  example.write(at("f"));
+  expect_refused(at("f"), at("y"), "/zero/a/fp32.pt: its parameter has a dimension of 0", {}, 1);
 }
 
 TEST_F(DamagedUniversalTest, RefusesAMomentOfAnotherSizeAndOtherDTypes) {

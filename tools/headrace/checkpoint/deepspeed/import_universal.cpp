@@ -75,6 +75,7 @@ class StateFile {
         fmt::format("its tensor has {} elements, its parameter {}", tensor_->elements(), elements));
   }
   [[noreturn]] void refuse(const std::string& cause) const { file_.refuse(cause); }
+  const TensorFile& file() const { return file_; }
   const auto& unknown() const { return file_.unknown(); }
 
  private:
@@ -82,6 +83,21 @@ class StateFile {
   const PickledTensor* tensor_ = nullptr;
   bool shaped_ = false;
 };
+
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 48;  // as a manifest has it
+
+// Of a shape that a file names.
+void check_sizes(const TensorFile& file, const std::string& name,
+                 const std::vector<std::int64_t>& shape) {
+  if (shape.size() > pickle::kMostDimensions) file.refuse(name + " has more than 64 dimensions");
+  std::uint64_t elements = 1;
+  for (const std::int64_t size : shape) {
+    const auto times = static_cast<std::uint64_t>(size);
+    if (size < 1) file.refuse(name + " has a dimension of " + std::to_string(size));
+    if (elements > kMostElements / times) file.refuse(name + " has more than 2^48 elements");
+    elements *= times;
+  }
+}
 
 class Import {
  public:
@@ -202,10 +218,7 @@ std::string Import::dtype_of(const StatedParameter& stated) const {
 
 void Import::check_shape(const SavedParameter& saved, const StatedParameter& stated,
                          const StateFile& master) const {
-  for (const std::int64_t size : saved.shape)
-    if (size < 1 || size > std::int64_t{1} << 48)
-      master.refuse("a size of its parameter is " + std::to_string(size));
-  if (saved.shape.size() > pickle::kMostDimensions) master.refuse("it has too many dimensions");
+  check_sizes(master.file(), "its parameter", saved.shape);
   master.expect_elements(checkpoint::elements_of(saved));
   if (stated_.split() || saved.shape == stated.shape) return;
   master.refuse("its tensor has the shape " + nlohmann::json(saved.shape).dump() +
@@ -224,16 +237,16 @@ void Import::check_frozen(const StatedParameter& stated, const SavedParameter& s
     if (part.tensor->dtype != saved.dtype) file.refuse(name + " has several dtypes");
     there += part.tensor->elements();
   }
-  for (const std::int64_t size : saved.shape)
-    if (size < 1 || size > std::int64_t{1} << 48) file.refuse(name + " has no elements");
+  check_sizes(file, name, saved.shape);
   if (stated_.split()) {
     refuse_conversion(Code::kUnsupported,
                       file.path() + ": " + name + " is divided among tensor-parallel ranks",
                       "Save it with one of them.");
   }
-  if (there < checkpoint::elements_of(saved))
-    file.refuse(
-        fmt::format("{} has {} of its {} elements", name, there, checkpoint::elements_of(saved)));
+  // Shares are of one size, so the last ones may be padded.
+  const std::uint64_t elements = checkpoint::elements_of(saved);
+  if (there < elements || there - elements >= stated.parts.size())
+    file.refuse(fmt::format("{} has {} of its {} elements", name, there, elements));
 }
 
 std::uint64_t Import::step_count(const StatedParameter& stated) {

@@ -34,8 +34,8 @@ class ModelStates {
 
   // Trained ones first, in DeepSpeed's order.
   const std::vector<StatedParameter>& parameters() const noexcept { return parameters_; }
-  // Names that are no parameters of Headrace: "a buffer", "the same as embed.weight", "a tensor of 9
-  // U8 values".
+  // Names that are no parameters of Headrace: "a buffer", "the same as embed.weight", "a tensor of
+  // 9 U8 values".
   const std::map<std::string, std::string>& others() const noexcept { return others_; }
   // The rule by ds_config, if it names one.
   std::optional<OptimizerRule> rule() const;
