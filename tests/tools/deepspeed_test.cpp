@@ -63,6 +63,11 @@ class ConvertTest : public ::testing::Test {
     std::getline(in, line);
     return nlohmann::json::parse(line);
   }
+  static void expect_steps(const std::string& folder, std::size_t parameters, int step) {
+    const auto manifest = manifest_of(folder);
+    ASSERT_EQ(manifest["parameters"].size(), parameters);
+    for (const auto& one : manifest["parameters"]) EXPECT_EQ(one["step"], step);
+  }
   // The values of a tensor of a checkpoint, by inspect.
   static std::string values_of(const std::string& folder, const std::string& name) {
     const auto report = nlohmann::json::parse(
@@ -136,7 +141,7 @@ TEST_F(ConvertTest, UnequalStepsAreNamedOrTheGreatestIsTaken) {
                  "for all; nothing was converted. Give --step max");
   expect_done(convert(at("a"), at("u"), {"--step", "max"}));
   expect_done(convert(at("u"), at("b")));
-  for (const auto& parameter : manifest_of(at("b"))["parameters"]) EXPECT_EQ(parameter["step"], 2);
+  expect_steps(at("b"), 9, 2);
   EXPECT_EQ(values_of(at("b"), "exp_avg.layer.0.sometimes"),
             values_of(at("a"), "exp_avg.layer.0.sometimes"));
 }
@@ -323,7 +328,7 @@ TEST_F(ConvertTest, TakesStepsFromWhereEachStageKeepsThem) {
     fs::remove_all(at("x"));
     example.write(at("u"));
     expect_done(convert(at("u"), at("x")));
-    for (const auto& one : manifest_of(at("x"))["parameters"]) EXPECT_EQ(one["step"], 7);
+    expect_steps(at("x"), 2, 7);
   }
   example.steps = StepPlace::kNowhere;
   example.write(at("n"));
