@@ -56,6 +56,21 @@ std::vector<std::pair<std::string, const Value*>> members(const TensorFile& file
   return all;
 }
 
+// The same by name, of a dict that may be missing.
+std::map<std::string, const Value*> by_name(const TensorFile& file, const Value* dict) {
+  std::map<std::string, const Value*> all;
+  if (dict == nullptr) return all;
+  for (const auto& [name, value] : members(file, *dict)) all[name] = value;
+  return all;
+}
+const Value& named(const TensorFile& file, const std::map<std::string, const Value*>& values,
+                   const std::string& name, const char* what) {
+  const auto found = values.find(name);
+  if (found == values.end())
+    file.refuse(std::string("it lacks ") + what + " of the frozen '" + name + "'");
+  return *found->second;
+}
+
 // It becomes the name of a folder, and of a tensor of a safetensors file.
 void check_name(const TensorFile& file, const std::string& name) {
   const bool is_path = name.empty() || name == "." || name == ".." || name.size() > 255 ||
@@ -159,15 +174,14 @@ void ModelStates::read_others(TensorFile& file, const Value& root) {
 
 void ModelStates::read_frozen(TensorFile& file, const Value& root) {
   const Value* const shapes = member(file, root, "frozen_param_shapes", Kind::kDict);
-  const Value* const parts = member(file, root, "frozen_param_fragments", Kind::kDict);
   if (shapes == nullptr) return;
+  const auto parts = by_name(file, member(file, root, "frozen_param_fragments", Kind::kDict));
   for (const auto& [name, shape] : members(file, *shapes)) {
     if (find(name) != nullptr || others_.contains(name)) continue;
     StatedParameter& parameter = add(name, file, *shape);
     parameter.frozen = true;
-    const Value* const part = parts == nullptr ? nullptr : member(*parts, name);
-    if (part == nullptr) file.refuse("it lacks the values of the frozen '" + name + "'");
-    parameter.parts = {{&file, &file.tensor(*part, "'" + name + "'")}};
+    const Value& part = named(file, parts, name, "the values");
+    parameter.parts = {{&file, &file.tensor(part, "'" + name + "'")}};
     parameter.dtype = parameter.parts[0].tensor->dtype;
   }
 }
@@ -205,12 +219,12 @@ void ModelStates::add_shares(const std::string& folder) {
   for (const std::string& name : names_in(folder, "zero_pp_rank_")) {
     if (name.starts_with("zero_pp_rank_0_")) continue;
     TensorFile& file = *shares_.emplace_back(std::make_unique<TensorFile>(folder + "/" + name));
-    const Value* const parts = member(file, file.root(), "frozen_param_fragments", Kind::kDict);
+    const auto parts =
+        by_name(file, member(file, file.root(), "frozen_param_fragments", Kind::kDict));
     for (StatedParameter& parameter : parameters_) {
       if (!parameter.frozen) continue;
-      const Value* const part = parts == nullptr ? nullptr : member(*parts, parameter.name);
-      if (part == nullptr) file.refuse("it lacks its share of the frozen '" + parameter.name + "'");
-      parameter.parts.push_back({&file, &file.tensor(*part, "'" + parameter.name + "'")});
+      const Value& part = named(file, parts, parameter.name, "its share");
+      parameter.parts.push_back({&file, &file.tensor(part, "'" + parameter.name + "'")});
     }
   }
 }
