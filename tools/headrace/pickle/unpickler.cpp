@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "checkpoint/safetensors_parse.hpp"
 #include "pickle/fault.hpp"
-#include "safetensors/header.hpp"
 
 namespace headrace::tools::pickle {
 namespace {
@@ -423,7 +423,7 @@ std::uint64_t PickledTensor::elements() const noexcept {
   return elements;
 }
 
-std::uint64_t PickledTensor::element_bytes() const noexcept { return dtype_size_bytes(dtype); }
+std::uint64_t PickledTensor::element_bytes() const noexcept { return checkpoint::dtype_size_bytes(dtype); }
 
 bool PickledTensor::is_contiguous() const noexcept {
   if (elements() == 0) return true;
