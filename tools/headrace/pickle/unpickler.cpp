@@ -423,7 +423,9 @@ std::uint64_t PickledTensor::elements() const noexcept {
   return elements;
 }
 
-std::uint64_t PickledTensor::element_bytes() const noexcept { return checkpoint::dtype_size_bytes(dtype); }
+std::uint64_t PickledTensor::element_bytes() const noexcept {
+  return checkpoint::dtype_size_bytes(dtype);
+}
 
 bool PickledTensor::is_contiguous() const noexcept {
   if (elements() == 0) return true;
