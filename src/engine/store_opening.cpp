@@ -5,16 +5,10 @@
 #include <random>
 #include <utility>
 
-#include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "swap/io_buffer.hpp"
 
 namespace headrace::engine {
-namespace {
-// A ring place of another registration that is still read, to say what differs.
-constexpr std::uint64_t kMostCommitBytes = 256 * base::kMiB;
-}  // namespace
-
 StoreOpening::StoreOpening(const Inputs& inputs, std::vector<swap::PathProbe>& paths)
     : in_(inputs), paths_(paths) {
   try {
@@ -191,7 +185,7 @@ void StoreOpening::read_newest(async::Conductor& conductor, swap::SwapTier& tier
   tier.continue_run(id_ = head.store);
   // With other terms a place may have another size: it is read to say what differs.
   const bool other_size = head.commit_bytes != memory.size();
-  if (head.commit_bytes > kMostCommitBytes || head.commit_bytes % base::kIoAlignment != 0)
+  if (!swap::is_possible_size(head.commit_bytes))
     refuse(Code::kCorrupt, "has a header with an impossible size; nothing was written.");
   const swap::IoBuffer beside = other_size ? swap::make_io_buffer(head.commit_bytes) : nullptr;
   if (other_size) memory = {beside.get(), static_cast<std::size_t>(head.commit_bytes)};
@@ -227,7 +221,7 @@ void StoreOpening::read_newest(async::Conductor& conductor, swap::SwapTier& tier
 std::optional<swap::StoreRegistration> StoreOpening::read_registration(
     async::Conductor& conductor, swap::SwapTier& tier, const swap::StoreHead& head) const {
   const std::uint64_t size = head.registration_bytes;
-  if (size == 0 || size > kMostCommitBytes || size % base::kIoAlignment != 0) return std::nullopt;
+  if (!swap::is_possible_size(size)) return std::nullopt;
   const swap::IoBuffer bytes = swap::make_io_buffer(size);
   const std::span<std::byte> whole{bytes.get(), static_cast<std::size_t>(size)};
   const swap::Subject subject{"open store", &in_.settings.store, swap::Subject::kNoTile};

@@ -68,6 +68,12 @@ StoreHead make_store_head(const RunBytes& store, std::uint32_t rank, std::uint32
 // Empty if it is whole; else what is wrong.
 std::string fault_of(const StoreHead& head);
 
+// Whether a header may name a place of the ring, or a registration, of this size. The limit keeps
+// a damaged one from asking for any memory.
+constexpr bool is_possible_size(std::uint64_t bytes) noexcept {
+  return bytes > 0 && bytes <= 256 * base::kMiB && bytes % base::kIoAlignment == 0;
+}
+
 constexpr std::uint64_t registration_offset(std::uint64_t commit_bytes) noexcept {
   return kStoreHeadBytes + kRingPlaces * commit_bytes;
 }

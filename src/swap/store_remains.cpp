@@ -13,8 +13,6 @@
 
 namespace headrace::swap {
 namespace {
-constexpr std::uint64_t kMostCommitBytes = 256 * base::kMiB;
-
 bool read_whole(const StoreFile& file, std::uint64_t at, std::span<std::byte> into) {
   const base::Moved moved = base::read_at(file.fd(), at, into);
   return moved.error == 0 && moved.size_bytes == into.size();
@@ -26,9 +24,7 @@ bool is_as_made(const StoreFile& file) {
   if (!read_whole(file, 0, {memory.get(), kStoreHeadBytes})) return false;
   StoreHead head;
   std::memcpy(&head, memory.get(), sizeof head);
-  if (!fault_of(head).empty() || head.commit_bytes == 0 || head.commit_bytes > kMostCommitBytes ||
-      head.commit_bytes % base::kIoAlignment != 0)
-    return false;
+  if (!fault_of(head).empty() || !is_possible_size(head.commit_bytes)) return false;
   memory = make_io_buffer(head.commit_bytes);
   const std::span<std::byte> place{memory.get(), static_cast<std::size_t>(head.commit_bytes)};
   std::uint32_t found = 0;

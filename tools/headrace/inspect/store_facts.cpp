@@ -6,20 +6,17 @@
 #include <cstring>
 #include <thread>
 
-#include "base/units.hpp"
 #include "swap/store_format.hpp"
 
 namespace headrace::tools {
 namespace {
-constexpr std::uint64_t kLargestPlace = 256 * base::kMiB;
 constexpr int kOpeningShift = 40;  // docs/swap_file.md
 constexpr int kLooksAtRecord = 20;
 constexpr std::chrono::milliseconds kBetweenLooks{5};
 
 std::string head_fault(const swap::StoreHead& head, std::uint64_t file_bytes) {
   if (std::string fault = swap::fault_of(head); !fault.empty()) return fault;
-  if (head.commit_bytes == 0 || head.commit_bytes > kLargestPlace ||
-      head.commit_bytes % base::kIoAlignment != 0 ||
+  if (!swap::is_possible_size(head.commit_bytes) ||
       swap::first_slot_offset(head.commit_bytes, head.registration_bytes) > file_bytes)
     return "its header has an impossible size, or the file was cut off";
   return {};

@@ -14,16 +14,11 @@
 
 namespace headrace::tools {
 namespace {
-constexpr std::uint64_t kLargestRing = 256 * base::kMiB;
 constexpr std::size_t kShownTensors = 2;
 
 template <std::size_t kSize>
 std::string text_of(const char (&name)[kSize]) {
   return {name, ::strnlen(name, kSize)};
-}
-
-bool is_possible(std::uint64_t bytes) {
-  return bytes > 0 && bytes <= kLargestRing && bytes % base::kIoAlignment == 0;
 }
 
 [[noreturn]] void damaged(const std::string& fault) { throw Error(Code::kCorrupt, fault); }
@@ -117,7 +112,8 @@ OpenStore::OpenStore(const StorePlace& place)
   head_ = async::call(*conductor_, nullptr, [&] {
     return ring.read_heads({window_.get(), swap::kStoreHeadBytes}, place.rank);
   });
-  if (!is_possible(head_.commit_bytes) || !is_possible(head_.registration_bytes)) {
+  if (!swap::is_possible_size(head_.commit_bytes) ||
+      !swap::is_possible_size(head_.registration_bytes)) {
     throw Error(Code::kCorrupt, "store '" + name_ + "': its header has an impossible size; " +
                                     "nothing else was read. Restore it from a copy.");
   }
