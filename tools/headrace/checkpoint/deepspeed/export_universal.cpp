@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "base/sync_folder.hpp"
 #include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/deepspeed/values.hpp"
 #include "checkpoint/verified_files.hpp"
@@ -48,7 +49,7 @@ void make_folder(const std::string& path) {
               error);
 }
 void sync_folder(const std::string& path) {
-  const int error = checkpoint::sync_folder(path);
+  const int error = base::sync_folder(path);
   if (error == 0) return;
   throw Error(swap::code_of(error),
               "cannot sync " + path + ": " + base::errno_text(error) + "; nothing was converted. " +
