@@ -75,7 +75,7 @@ struct LoadedCheckpoint {
 // With several ranks, every rank makes this call and reads its own shard, whatever the world size
 // is.
 //   directory  a checkpoint, or a folder whose file `latest` names one
-// Memory:  the update slots of the plan, and 13 MiB for what two threads read ahead.
+// Memory:  the update slots of the plan, and 14 MiB for what two threads read ahead.
 // Cost:    into an engine without values, reads every value once and writes every tile once. An
 //          engine that has values keeps them until all checksums are compared: that reads every
 //          file once more, with several ranks each a part of it.

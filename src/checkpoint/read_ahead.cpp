@@ -22,8 +22,14 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::start() {
-  for (Lane& lane : lanes_)
-    for (Chunk& chunk : lane) chunk.memory = swap::make_io_buffer(kMemoryBytes);
+  memory_ = std::make_unique<pinned::Arena>(kLanes * kChunks * kMemoryBytes, 1);
+  std::uint64_t at = 0;
+  for (Lane& lane : lanes_) {
+    for (Chunk& chunk : lane) {
+      chunk.memory = memory_->range(at, kMemoryBytes).data();
+      at += kMemoryBytes;
+    }
+  }
   for (std::size_t i = 0; i < kReaders; ++i) {
     threads_.push_back(
         async::start_thread("headrace-load" + std::to_string(i), [this] { read_chunks(); }));
@@ -91,7 +97,7 @@ void ReadAhead::read_chunks() noexcept {
     std::span<const std::byte> bytes;
     std::exception_ptr error;
     try {
-      bytes = read_(id, chunk.memory.get());
+      bytes = read_(id, chunk.memory);
     } catch (...) {
       error = std::current_exception();
     }

@@ -12,13 +12,14 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "swap/io_buffer.hpp"
+#include "pinned/arena.hpp"
 
 namespace headrace::checkpoint {
 struct ChunkId {
@@ -53,7 +54,7 @@ class ReadAhead {
   struct Chunk {
     ChunkId id;
     State state = State::kIdle;
-    swap::IoBuffer memory;
+    std::byte* memory = nullptr;
     std::span<const std::byte> bytes;
     std::exception_ptr error;
   };
@@ -68,6 +69,7 @@ class ReadAhead {
 
   const Read read_;
   const Next next_;
+  std::unique_ptr<pinned::Arena> memory_;  // on huge pages: small ones halve a drive's speed
   std::vector<std::thread> threads_;
 
   std::mutex mutex_;  // of what follows

@@ -13,9 +13,7 @@ constexpr std::size_t kPieces = 4, kWriters = 2;
 constexpr std::size_t kPieceBytes = 2 * base::kMiB;
 }  // namespace
 
-std::byte* WriteBehind::Piece::data() const noexcept {
-  return memory.get() + at % base::kIoAlignment;
-}
+std::byte* WriteBehind::Piece::data() const noexcept { return memory + at % base::kIoAlignment; }
 // A piece ends with a page, so that the next one begins with one.
 std::size_t WriteBehind::Piece::room() const noexcept {
   return kPieceBytes - at % base::kIoAlignment - size;
@@ -33,10 +31,11 @@ WriteBehind::~WriteBehind() {
 
 // With the first piece: a small checkpoint needs them too, an engine that is never saved does not.
 void WriteBehind::start() {
+  memory_ = std::make_unique<pinned::Arena>(kPieces * kPieceBytes, 1);
   pieces_.resize(kPieces);
-  for (Piece& piece : pieces_) {
-    piece.memory = swap::make_io_buffer(kPieceBytes);
-    empty_.push_back(&piece);
+  for (std::size_t i = 0; i < kPieces; ++i) {
+    pieces_[i].memory = memory_->range(i * kPieceBytes, kPieceBytes).data();
+    empty_.push_back(&pieces_[i]);
   }
   for (std::size_t i = 0; i < kWriters; ++i) {
     threads_.push_back(

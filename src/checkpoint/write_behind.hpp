@@ -13,13 +13,14 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "checkpoint/files.hpp"
-#include "swap/io_buffer.hpp"
+#include "pinned/arena.hpp"
 
 namespace headrace::checkpoint {
 // For one thread.
@@ -39,7 +40,7 @@ class WriteBehind {
  private:
   // Bytes of a file, which lie in memory as they do in the file's pages.
   struct Piece {
-    swap::IoBuffer memory;
+    std::byte* memory = nullptr;
     std::uint32_t file = 0;
     std::uint64_t at = 0;
     std::size_t size = 0;
@@ -54,6 +55,7 @@ class WriteBehind {
   void write_pieces() noexcept;
 
   std::vector<File>& files_;
+  std::unique_ptr<pinned::Arena> memory_;  // on huge pages: small ones halve a drive's speed
   std::vector<Piece> pieces_;
   Piece* filling_ = nullptr;
   std::vector<std::thread> threads_;
