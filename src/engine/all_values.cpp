@@ -125,8 +125,13 @@ void AllValues::each_range(std::uint32_t tile, const tiles::TileLayout& at,
 // Between and after the parameters of a tile, values are as after Engine::load(): zero.
 void AllValues::fill(std::uint32_t tile, const RangeSource& source) {
   const tiles::TileLayout at = place_of(tile).held.layout();
-  std::memset(at.weight, 0, at.elements * at.weight_bytes_per_element);
-  tiles::initialise(at, at.weight, 0, at.elements);
+  std::uint64_t given = 0;
+  for (const partition::Segment& segment : p_.partition.segments_of(p_.partition.tiles[tile]))
+    given += segment.elements;
+  if (given < at.elements) {
+    std::memset(at.weight, 0, at.elements * at.weight_bytes_per_element);
+    tiles::initialise(at, at.weight, 0, at.elements);
+  }
   each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {
     each_stretch(at, segment, range.content, values_.scratch(),
                  [&](std::uint64_t, const Stretch& stretch, std::span<std::byte> values) {
