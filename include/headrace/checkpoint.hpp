@@ -57,7 +57,8 @@ struct SaveOptions {
 //          `directory` must be in a file system that all ranks share.
 // Threads: as for Engine::store(). The engine is not changed, and can go on training after any
 //          error.
-// Throws   kInvalidArgument: `directory` exists, ranks differ in file_bytes, or a parameter's name
+// Throws   kInvalidArgument: `directory` exists, is empty or ends in ".tmp"; "<directory>.tmp" has
+//          something that no save has written; ranks differ in file_bytes, or a parameter's name
 //          is not UTF-8 or is "__metadata__". kWrongState: another save is writing to `directory`,
 //          or values were not loaded. kUnsupported: ranks do not share the file system. kIo or
 //          kNoSpace, with errno: no folder was made. There is one exception: if only the last sync
@@ -84,6 +85,7 @@ struct LoadedCheckpoint {
 // Threads: as for Engine::load().
 // Throws   before any change:
 //          - kNotFound if the manifest or another file is missing.
+//          - kInvalidArgument if a rank loads something else than rank 0.
 //          - kInvalidArgument if the engine differs from the one that was saved. The error names a
 //            parameter that is missing, unexpected, of a different dtype or shape, or frozen on one
 //            side only. If there is no such parameter, the error names the rule, the precision and
@@ -99,6 +101,7 @@ LoadedCheckpoint load_checkpoint(Engine& engine, const std::string& directory);
 
 struct WeightOptions {
   // The name of the tensor that a parameter takes, by the parameter's full name. Null: the same.
+  // Called before anything else; what it throws, the call throws.
   // Several parameters may take one tensor.
   std::function<std::string(const std::string& full_name)> tensor_name;
   // Leaves out tensors that no parameter takes. Else they are refused.

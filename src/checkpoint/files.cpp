@@ -31,8 +31,8 @@ namespace fs = std::filesystem;
 [[noreturn]] void fail(const Caller& caller, const std::string& what, int error) {
   fail(std::string(caller.call) + ": " + what, error, caller.follows);
 }
-constexpr std::uint64_t kLeastDirectBytes = std::uint64_t{1} << 20;
-constexpr Caller kLoading{"load_checkpoint", "the checkpoint could not be read"};
+// Below, a second descriptor costs more than it gains.
+constexpr std::uint64_t kLeastDirectBytes = std::uint64_t{64} << 20;
 
 base::UniqueFd open_folder(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -73,17 +73,23 @@ File File::open_to_write(const std::string& path) {
   return {kSaving, path, std::move(fd), O_RDWR};
 }
 
-File File::open(const std::string& path) {
-  base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+File File::open(const std::string& path, const Caller& caller) {
+  base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd && errno == ENOENT) {
     throw Error(Code::kNotFound,
-                "load_checkpoint: " + path +
+                std::string(caller.call) + ": " + path +
                     " is not there, so this is no whole checkpoint; nothing was changed. Name a "
                     "folder that save_checkpoint() has made.",
                 ENOENT);
   }
-  if (!fd) fail(kLoading, "cannot open " + path, errno);
-  return {kLoading, path, std::move(fd), O_RDONLY};
+  if (!fd) fail(caller, "cannot open " + path, errno);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) == 0 && !S_ISREG(status.st_mode)) {
+    throw Error(Code::kInvalidArgument, std::string(caller.call) + ": " + path +
+                                            " is no regular file; " + caller.follows +
+                                            ". Load another checkpoint.");
+  }
+  return {caller, path, std::move(fd), O_RDONLY};
 }
 
 void File::refuse(const char* what, int error) const {
@@ -173,10 +179,27 @@ bool is_being_saved(const std::string& temporary) {
   return folder && ::flock(folder.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
+namespace {
+// What a save or a conversion writes to its folder.
+bool is_of_a_save(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  if (entry.is_directory()) return name == "zero";
+  for (const char* const end : {".safetensors", ".json", ".bin", ".pt"})
+    if (name.ends_with(end)) return true;
+  return name.starts_with("token.") || name.starts_with("checksums.");
+}
+}  // namespace
+
 NewFolder::NewFolder(const std::string& directory, const Caller& caller)
     : caller_(caller), directory_(without_slashes(directory)), path_(temporary_of(directory)) {
   const std::string call = std::string(caller.call) + ": ";
   std::error_code ignored;
+  if (directory_.empty() || directory_.ends_with(kTemporaryEnd)) {
+    throw Error(Code::kInvalidArgument,
+                call + "'" + directory_ + "' is no name for a checkpoint" +
+                    (directory_.empty() ? "" : ", since unfinished ones end in .tmp") +
+                    "; nothing was written. Name a new folder.");
+  }
   if (fs::exists(fs::symlink_status(directory_, ignored))) {
     throw Error(Code::kInvalidArgument,
                 call + directory_ + " exists; nothing was written. Name a new folder.");
@@ -186,6 +209,13 @@ NewFolder::NewFolder(const std::string& directory, const Caller& caller)
     if (!lock(old.get())) {
       throw Error(Code::kWrongState, call + "another save is writing " + path_ +
                                          "; nothing was written. Name another folder.");
+    }
+    for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+      if (is_of_a_save(entry)) continue;
+      throw Error(Code::kInvalidArgument,
+                  call + path_ + " has '" + entry.path().filename().string() +
+                      "', which no save has written; nothing was removed or written. Move it, or "
+                      "name another folder.");
     }
     fs::remove_all(path_, ignored);
   }

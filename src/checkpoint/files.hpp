@@ -17,12 +17,15 @@ struct Caller {
 inline constexpr Caller kSaving{"save_checkpoint",
                                 "no checkpoint was made, the engine is unchanged"};
 
+inline constexpr Caller kLoading{"load_checkpoint", "the checkpoint could not be read"};
+
 // Threads: one at a time. Every error names the path and what helps.
 class File {
  public:
   static File create(const std::string& path, std::uint64_t size_bytes = 0,
                      const Caller& caller = kSaving);
-  static File open(const std::string& path);  // kNotFound if it is not there
+  // kNotFound if it is not there, kInvalidArgument if it is no regular file.
+  static File open(const std::string& path, const Caller& caller = kLoading);
   // One that another rank has created.
   static File open_to_write(const std::string& path);
   // Writes and reads of different bytes may run on several threads.

@@ -16,6 +16,7 @@
 #include "checkpoint/verified_files.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 
 namespace headrace {
 namespace {
@@ -116,7 +117,9 @@ NewValues Load::prepare(const engine::Running& running) {
   std::vector<std::uint64_t> steps(indices_.size());
   for (std::size_t i = 0; i < indices_.size(); ++i)
     steps[i] = files_->manifest().parameters[indices_[i]].step;
-  return {[this](const engine::ValueRange& range, std::span<std::byte> values) {
+  const std::string text = checkpoint::text_of(files_->manifest());
+  return {kernels::xxh3_64(std::as_bytes(std::span(text)), 0),
+          [this](const engine::ValueRange& range, std::span<std::byte> values) {
             files_->read(files_->layout().tensor_of(indices_[range.id.index], range.content),
                          range.first_byte, values);
           },

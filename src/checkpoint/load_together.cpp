@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "engine/engine_core.hpp"
 #include "headrace/error.hpp"
@@ -12,8 +13,19 @@
 namespace headrace::checkpoint {
 namespace {
 struct Words {
-  std::uint64_t unused = 0;
+  std::uint64_t identity = 0;
 };
+
+// Their own copies of a folder, or a `latest` that was written in between.
+void refuse_different(const std::vector<Words>& all, const char* call, const std::string& path) {
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (all[r].identity == all[0].identity) continue;
+    throw Error(Code::kInvalidArgument,
+                std::string(call) + " of " + path + ": rank " + std::to_string(r) +
+                    " loads something else than rank 0; nothing was changed. Give all ranks the "
+                    "same files, and the name of a checkpoint instead of the folder above it.");
+  }
+}
 
 // A store keeps frozen tiles once: of a committed step they cannot be written again.
 void refuse_stored_frozen(const Engine& engine, const char* call, const std::string& path) {
@@ -47,7 +59,7 @@ void load_together(Engine& engine, ranks::RankCall::Kind kind, const char* call,
   try {
     refuse_stored_frozen(engine, call, path);
     const NewValues values = prepare(running);
-    meeting.meet({});
+    refuse_different(meeting.meet({values.identity}), call, path);
     taking = true;
     running.all_values->load(call, values.source, values.steps);
     meeting.meet({});

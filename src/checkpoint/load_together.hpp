@@ -13,6 +13,7 @@
 
 namespace headrace::checkpoint {
 struct NewValues {
+  std::uint64_t identity = 0;  // a hash of what is loaded: equal on all ranks
   engine::RangeSource source;
   std::vector<std::uint64_t> steps;  // by parameter
 };
@@ -21,7 +22,8 @@ struct NewValues {
 // values. If one rank fails, all of them throw, and the others' errors name that rank. After an
 // error while values are taken, no group has values on any rank.
 //   call, path  named in errors
-// Throws, beside what prepare() and the source throw, kWrongState naming a frozen parameter of a
+// Throws, beside what prepare() and the source throw, kInvalidArgument naming a rank that loads
+// something else, and kWrongState naming a frozen parameter of a
 // committed step, which cannot be written again.
 void load_together(Engine& engine, ranks::RankCall::Kind kind, const char* call,
                    const std::string& path,

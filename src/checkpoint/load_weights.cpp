@@ -2,6 +2,7 @@
 // load_weights.cpp: load_weights(): another program's model, its files and their dtypes.
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include "checkpoint/some_of.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
+#include "kernels/hash.hpp"
 #include "kernels/number_formats.hpp"
 
 namespace headrace {
@@ -73,6 +75,12 @@ class Tensors {
     if (unused.empty()) return;
     refuse(path_, "no parameter takes its " + some_of(unused),
            "Register them, or set WeightOptions::allow_unused to leave them out.");
+  }
+
+  std::string fingerprint() const {
+    std::string all;
+    for (const SafetensorsFile& file : files_) all += file.fingerprint();
+    return all;
   }
 
   // Elements from `first` on, converted to `to`.
@@ -146,7 +154,7 @@ class Tensors {
 };
 
 void Tensors::add_indexed() {
-  const File file = File::open(path_ + "/" + kIndex);
+  const File file = File::open(path_ + "/" + kIndex, {kCall, "nothing was changed"});
   const json index = json::parse(text_in(file), nullptr, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   if (map == index.end() || !map->is_object())
@@ -173,23 +181,40 @@ class Weights {
   Weights(Engine& engine, const std::string& path, const WeightOptions& options)
       : engine_(engine), path_(path), options_(options) {}
 
-  NewValues prepare() {
-    tensors_.emplace(path_);
-    std::set<std::string> used;
-    for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
-      const std::string& full = engine_.full_name({i});
-      names_.push_back(options_.tensor_name ? options_.tensor_name(full) : full);
-      used.insert(names_.back());
-      tensors_->require(names_.back(), "parameter '" + full + "'", engine_.spec({i}).shape);
+  // Before the ranks meet: tensor_name is the program's, and may call the engine.
+  void name_tensors() {
+    try {
+      for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
+        const std::string full = engine_.full_name({i});
+        names_.push_back(options_.tensor_name ? options_.tensor_name(full) : full);
+      }
+    } catch (...) {
+      naming_failed_ = std::current_exception();
     }
+  }
+  NewValues prepare() {
+    if (naming_failed_) std::rethrow_exception(naming_failed_);
+    tensors_.emplace(path_);
+    for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
+      tensors_->require(names_[i], "parameter '" + engine_.full_name({i}) + "'",
+                        engine_.spec({i}).shape);
+    }
+    const std::set<std::string> used(names_.begin(), names_.end());
     if (!options_.allow_unused) tensors_->refuse_unused(used);
-    return {[this](const engine::ValueRange& range, std::span<std::byte> values) {
+    return {identity(),
+            [this](const engine::ValueRange& range, std::span<std::byte> values) {
               read(range, values);
             },
             std::vector<std::uint64_t>(names_.size())};
   }
 
  private:
+  // Of the files, and of which tensor each parameter takes.
+  std::uint64_t identity() const {
+    std::string text = tensors_->fingerprint();
+    for (const std::string& name : names_) text += '\n' + name;
+    return kernels::xxh3_64(std::as_bytes(std::span(text)), 0);
+  }
   void read(const engine::ValueRange& range, std::span<std::byte> values) {
     if (range.content == Content::kExpAvg || range.content == Content::kExpAvgSq) {
       std::ranges::fill(values, std::byte{0});
@@ -205,11 +230,13 @@ class Weights {
   const WeightOptions& options_;
   std::optional<Tensors> tensors_;
   std::vector<std::string> names_;  // by parameter: of its tensor
+  std::exception_ptr naming_failed_;
 };
 }  // namespace
 
 void load_weights(Engine& engine, const std::string& path, const WeightOptions& options) {
   Weights weights(engine, path, options);
+  weights.name_tensors();
   load_together(engine, ranks::RankCall::Kind::kLoadWeights, kCall, path,
                 [&](const engine::Running&) { return weights.prepare(); });
 }

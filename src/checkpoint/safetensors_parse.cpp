@@ -230,11 +230,10 @@ std::uint64_t bytes_of(const TensorEntry& entry) {
 }
 
 std::uint64_t dtype_size_bytes(std::string_view dtype) noexcept {
-  if (dtype == "F64" || dtype == "I64" || dtype == "U64") return 8;
+  if (dtype == "F64" || dtype == "I64" || dtype == "U64" || dtype == "C64") return 8;
   if (dtype == "F32" || dtype == "I32" || dtype == "U32") return 4;
   if (dtype == "BF16" || dtype == "F16" || dtype == "I16" || dtype == "U16") return 2;
-  if (dtype == "BOOL" || dtype == "I8" || dtype == "U8" || dtype == "F8_E4M3" || dtype == "F8_E5M2")
-    return 1;
+  if (dtype == "BOOL" || dtype == "I8" || dtype == "U8" || dtype.starts_with("F8_")) return 1;
   return 0;
 }
 }  // namespace headrace::checkpoint

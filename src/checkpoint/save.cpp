@@ -119,9 +119,9 @@ class Save {
   engine::Running& running_;
   const SaveOptions& options_;
   const std::string directory_;
+  std::optional<NewFolder> folder_;  // of rank 0; removed once the files are closed
   WrittenFiles files_;
   ranks::Meeting<Words> meeting_;
-  std::optional<NewFolder> folder_;  // of rank 0
   std::string folder_path_;
   std::uint64_t token_ = 0;
 };

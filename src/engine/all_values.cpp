@@ -18,7 +18,7 @@ void AllValues::store(const char* call, const RangeSink& sink) {
     p_.states.require_whole({g}, call);
   p_.calls.finish_updates(call);
   next_read_ = 0;
-  each_tile(call, [&](std::uint32_t tile) {
+  each_tile(call, /*may_end=*/true, [&](std::uint32_t tile) {
     p_.calls.run([&] { return hold(tile); });
     const tiles::TileLayout at = place_of(tile).held.layout();
     each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {
@@ -40,7 +40,7 @@ void AllValues::load(const char* call, const RangeSource& source,
     p_.states.begin_load({g});
     ++p_.counts.weight_changes[g];
   }
-  each_tile(call, [&](std::uint32_t tile) {
+  each_tile(call, /*may_end=*/false, [&](std::uint32_t tile) {
     p_.calls.run([&] { return take_empty(tile, call); });
     fill(tile, source);
     p_.calls.run([&] { return begin_write(tile); });
@@ -50,13 +50,13 @@ void AllValues::load(const char* call, const RangeSource& source,
 }
 
 template <class Work>
-void AllValues::each_tile(const char* call, const Work& work) {
+void AllValues::each_tile(const char* call, bool may_end, const Work& work) {
   p_.calls.run([&] { return values_.let_go(); });
   try {
     for (std::uint32_t t = 0; t < p_.partition.tiles.size(); ++t) {
       work(t);
       p_.failure.throw_if_interrupted(call);
-      p_.calls.poll_between(call);
+      if (may_end) p_.calls.poll_between(call);
     }
   } catch (...) {
     const std::exception_ptr error = std::current_exception();

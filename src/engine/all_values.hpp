@@ -47,8 +47,9 @@ class AllValues {
   async::Task<> hold(std::uint32_t tile);
   async::Task<> take_empty(std::uint32_t tile, const char* call);
   async::Task<> begin_write(std::uint32_t tile);
+  // `may_end`: EngineOptions::poll may end the call between two tiles.
   template <class Work>
-  void each_tile(const char* call, const Work& work);
+  void each_tile(const char* call, bool may_end, const Work& work);
   template <class Visit>
   void each_range(std::uint32_t tile, const tiles::TileLayout& at, const Visit& visit) const;
   void fill(std::uint32_t tile, const RangeSource& source);

@@ -181,7 +181,7 @@ Stats EngineCore::stats() const {
   if (phase_ == Phase::kClosed) return last_stats_;
   Stats stats;
   if (!running_) return stats;
-  running_->add_stats(stats);
+  running_->add_stats(stats, asleep_ != nullptr);
   inputs_.collective->add_stats(stats);
   const DeviceOverhead own = inputs_.device->overhead();
   stats.engine_bytes += own.host_bytes + own.device_bytes + inputs_.collective->host_bytes();

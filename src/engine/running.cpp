@@ -55,7 +55,7 @@ void Running::drain() {
   });
 }
 
-void Running::add_stats(Stats& s) const {
+void Running::add_stats(Stats& s, bool asleep) const {
   if (swap) add_drive_stats(*swap, plan.report, s);
   s.update_threads = workers->threads();
   s.update_threads_source = update_threads_source;
@@ -68,10 +68,11 @@ void Running::add_stats(Stats& s) const {
   s.steps_updated_on_device = updates->steps_on_device();
   s.steps_skipped = counts.skipped;
   leases->add_stats(s);
+  s.engine_bytes += frames.reserve_bytes() + bookkeeping_bytes;
+  if (asleep) return;
   const ranks::GradientBucket* const bucket = gradients->bucket();
   s.engine_bytes += arena->size_bytes() + gather_slots->device_bytes() +
                     (bucket != nullptr ? bucket->device_bytes() : 0) +
-                    (device_updates ? device_updates->device_bytes() : 0) + frames.reserve_bytes() +
-                    bookkeeping_bytes;
+                    (device_updates ? device_updates->device_bytes() : 0);
 }
 }  // namespace headrace::engine

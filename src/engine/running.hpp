@@ -28,7 +28,8 @@ struct Running {
           residency::Plan planned);
   // Returns when no buffer, queue or thread is in use. Throws kWrongState while a group is leased.
   void drain();
-  void add_stats(Stats& stats) const;
+  // `asleep`: its memory was given back.
+  void add_stats(Stats& stats, bool asleep) const;
 
   partition::Partition partition;
   residency::Plan plan;

@@ -54,6 +54,8 @@ class Meeting {
         const std::string_view text = cause.what();
         std::copy_n(text.data(), std::min(text.size(), said.fault.text.size() - 1),
                     said.fault.text.begin());
+      } catch (...) {
+        // A program's callback threw something else: the code alone says that this rank failed.
       }
       exchange(said);
     } catch (const std::exception&) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -504,6 +505,42 @@ std::map<std::string, std::string> files_of(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder))
     files[entry.path().filename().string()] = bytes_of(entry.path().string());
   return files;
+}
+
+TEST(Checkpoint, RemovesNothingThatNoSaveHasWritten) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/keep";
+  Training run;
+  for (const std::string& name : {std::string(), std::string("/"), folder + ".tmp"}) {
+    const std::string error = error_of([&] { save_checkpoint(run.engine(), name); });
+    EXPECT_EQ(error.find("kInvalidArgument"), 0u) << error;
+    EXPECT_NE(error.find("nothing was written"), std::string::npos) << error;
+  }
+  fs::create_directory(folder + ".tmp");
+  std::ofstream(folder + ".tmp/thesis.txt") << "mine";
+  const std::string error = error_of([&] { save_checkpoint(run.engine(), folder); });
+  EXPECT_NE(error.find("has 'thesis.txt', which no save has written"), std::string::npos) << error;
+  EXPECT_TRUE(fs::exists(folder + ".tmp/thesis.txt"));
+  fs::remove(folder + ".tmp/thesis.txt");
+  std::ofstream(folder + ".tmp/model.safetensors") << "left by a killed save";
+  save_checkpoint(run.engine(), folder);
+  EXPECT_FALSE(fs::exists(folder + ".tmp"));
+}
+
+TEST(Checkpoint, RefusesFilesThatAreNone) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a";
+  Training run;
+  const std::byte state[] = {std::byte{1}};
+  save_checkpoint(run.engine(), folder, {.trainer_state = state});
+  for (const char* const name :
+       {"trainer_state.bin", "optimizer.safetensors", "model.safetensors", "manifest.json"}) {
+    fs::remove(folder + "/" + name);
+    ASSERT_EQ(::mkfifo((folder + "/" + name).c_str(), 0600), 0);
+    const std::string error = error_of([&] { load_checkpoint(run.engine(), folder); });
+    EXPECT_NE(error.find(name), std::string::npos) << error;
+    EXPECT_NE(error.find("no regular file"), std::string::npos) << error;
+  }
 }
 
 // Tensors of several chunks, and shards that end within chunks.

@@ -2,6 +2,7 @@
 // load_weights_test: weights of other programs' files, converted and placed; what does not fit is
 // named, and nothing is changed.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstring>
@@ -43,10 +44,11 @@ std::string bytes_of(const std::vector<T>& values) {
 // One group "g" with "a" of 4 elements in `dtype`, and the frozen "b" of [1, 2] in f32.
 class Small {
  public:
-  explicit Small(DType dtype, MasterLayout master = MasterLayout::kF32) {
+  explicit Small(DType dtype, MasterLayout master = MasterLayout::kF32,
+                 std::function<bool()> poll = nullptr) {
     Settings settings;
     settings.master = master;
-    engine_ = std::make_unique<Engine>(settings);
+    engine_ = std::make_unique<Engine>(settings, EngineOptions{.poll = std::move(poll)});
     engine_->add_group("g", {{.name = "a", .dtype = dtype, .shape = {4}},
                              {.name = "b", .dtype = DType::kF32, .shape = {1, 2}, .frozen = true}});
     engine_->freeze();
@@ -189,6 +191,80 @@ TEST(LoadWeights, ReadsTheFilesThatAnIndexNames) {
   fs::remove(index);
   EXPECT_NE(error_of([&] { load_weights(*small, folder.string()); }).find("model.safetensors"),
             std::string::npos);
+}
+
+// A load that was ended on the way would leave neither the old values nor the new ones.
+TEST(LoadWeights, IsNotEndedByPolling) {
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/m";
+  write_model(path, {kB, {"g.a", "F32", {4}, bytes_of(kValues)}});
+  bool ends = false;
+  Small small(DType::kF32, MasterLayout::kF32, [&ends] { return ends; });
+  load_weights(*small, path);
+  ends = true;
+  EXPECT_EQ(error_of([&] { load_weights(*small, path); }), "no error");
+  ends = false;
+  EXPECT_EQ(small.stored(0), bytes_of(kValues));
+}
+
+TEST(LoadWeights, PassesOnWhatTensorNameThrowsAndLetsItCallTheEngine) {
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/m";
+  write_model(path, {kB, {"g.a", "F32", {4}, bytes_of(kValues)}});
+  Small small(DType::kF32);
+  EXPECT_THROW(load_weights(*small, path, {[](const std::string&) -> std::string { throw 5; }}),
+               int);
+  const auto sleeps = [&](const std::string& name) {
+    if (name == "g.a") (*small).sleep(folder.string());
+    return name;
+  };
+  EXPECT_NE(error_of([&] { load_weights(*small, path, {sleeps}); }).find("the engine sleeps"),
+            std::string::npos);
+  (*small).wake();
+  load_weights(*small, path);
+  EXPECT_EQ(small.stored(0), bytes_of(kValues));
+}
+
+TEST(LoadWeights, LeavesOutTensorsOfKindsThatItCannotUse) {
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/m";
+  write_model(path, {kB,
+                     {"g.a", "F32", {4}, bytes_of(kValues)},
+                     {"complex", "C64", {1}, std::string(8, 'c')},
+                     {"scale", "F8_E8M0", {2}, "ss"}});
+  Small small(DType::kF32);
+  load_weights(*small, path, {nullptr, true});
+  EXPECT_EQ(small.stored(0), bytes_of(kValues));
+}
+
+TEST(LoadWeights, RefusesAnIndexThatIsNoFile) {
+  const testing::TemporaryDirectory folder;
+  ASSERT_EQ(::mkfifo((folder.string() + "/model.safetensors.index.json").c_str(), 0600), 0);
+  Small small(DType::kF32);
+  const std::string error = error_of([&] { load_weights(*small, folder.string()); });
+  EXPECT_NE(error.find("load_weights: "), std::string::npos) << error;
+  EXPECT_NE(error.find("no regular file"), std::string::npos) << error;
+}
+
+TEST(LoadWeights, RefusesRanksThatLoadDifferentFiles) {
+  const Place place{.width = 260};
+  const testing::TemporaryDirectory directory;
+  for (const int steps : {1, 2}) {
+    Training run(place);
+    run.train(steps);
+    save_checkpoint(run.engine(), directory.string() + "/" + std::to_string(steps));
+  }
+  on_ranks(2, place, [&](Training& run, std::uint32_t rank) {
+    const std::string mine = directory.string() + "/" + std::to_string(rank + 1);
+    const std::string before = run.hashes();
+    for (const bool weights : {true, false}) {
+      const std::string error = error_of([&] {
+        weights ? load_weights(run.engine(), mine) : (void)load_checkpoint(run.engine(), mine);
+      });
+      EXPECT_NE(error.find("rank 1 loads something else than rank 0"), std::string::npos) << error;
+    }
+    EXPECT_EQ(run.hashes(), before);
+  });
 }
 
 // Tensors that span tiles, on drives and in memory, in one rank or several.

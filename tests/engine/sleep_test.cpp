@@ -241,6 +241,7 @@ TEST(Sleep, RefusesEveryOtherCallUntilItWakes) {
   expect_words(error_of([&] { run.engine.store({0}, Content::kWeight, [](auto, auto) {}); }),
                {"store", asleep});
   EXPECT_EQ(run.engine.group_name({0}).empty(), false);
+  EXPECT_LT(run.engine.stats().engine_bytes, run.engine.plan().host_bytes / 2);
   EXPECT_GT(run.engine.plan().host_bytes, 0u);
   run.engine.wake();
   EXPECT_EQ(run.hashes(), hashes);

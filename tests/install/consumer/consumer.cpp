@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// consumer.cpp: one parameter through one step, by an installed Headrace.
+// consumer.cpp: one parameter through one step, by an installed Headrace. With the name of a new
+// folder, saved there and loaded.
+#include <headrace/checkpoint.hpp>
 #include <headrace/engine.hpp>
 #include <headrace/version.hpp>
 
@@ -11,7 +13,7 @@
 
 namespace {
 // Trains one f32 value.
-float train(const headrace::Settings& settings) {
+float train(const headrace::Settings& settings, const char* folder) {
   headrace::Engine engine(settings);
   const headrace::GroupId group = engine.add_group("g", {{"w", headrace::DType::kF32, {1}}});
   engine.set_default_hyperparameters({.weight_decay = 0});
@@ -27,14 +29,19 @@ float train(const headrace::Settings& settings) {
   engine.store(id, headrace::Content::kWeight, [&](std::uint64_t, std::span<const std::byte> v) {
     std::memcpy(&result, v.data(), sizeof result);
   });
+  if (folder != nullptr) {
+    headrace::save_checkpoint(engine, folder);
+    headrace::load_checkpoint(engine, folder);
+    headrace::load_weights(engine, folder);
+  }
   engine.close();
   return result;
 }
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    const float weight = train({});
+    const float weight = train({}, argc > 1 ? argv[1] : nullptr);
     std::printf("headrace %s: the weight went from 1 to %g\n", headrace::version(), weight);
     return 0;
   } catch (const std::exception& error) {
