@@ -224,7 +224,6 @@ void lets_memory_go_when_it_aborts() {
   }
 }
 
-// Nothing is pending: what the thread takes of a core.
 // Notes come from any rank, so their operation names none: MPI's status does.
 void names_the_other_end() {
   using mpi_detail::What;
@@ -241,6 +240,7 @@ void names_the_other_end() {
   require(text(What::kTell, 3, from_rank_2) == "to rank 3", "a note's receiver");
 }
 
+// Nothing is pending: what the thread takes of a core.
 void idles() {
   const auto transport = make();
   meet(*transport);
@@ -257,7 +257,9 @@ void idles() {
   std::this_thread::sleep_for(milliseconds(1500));
   const double share = (seconds_used() - before) / 1.5;
   std::printf("rank %u: idle at %.2f %% of a core\n", transport->rank(), 100 * share);
-  require(share < 0.03, "idle, it takes " + std::to_string(100 * share) + " % of a core");
+  // A thread that polls without a pause takes all of it. On a busy machine each wake-up costs more;
+  // `headrace bench ranks` measures the 3 % of an idle one.
+  require(share < 0.1, "idle, it takes " + std::to_string(100 * share) + " % of a core");
   meet(*transport);
 }
 
