@@ -50,9 +50,9 @@ struct SaveOptions {
 // Memory:  the update slots of the plan, 8 MiB for bytes on their way to the files, names, and 33
 //          bytes for each MiB saved.
 // Cost:    reads every tile once, and writes every value once, by two threads that end with the
-//          call. While one tile is written to the files, the next ones are read. The page cache is
-//          left alone, where the file system can do that. The space is reserved first, where it
-//          can.
+//          call. While one tile is written to the files, the next ones are read. Files of 64 MiB
+//          and more go around the page cache, where the file system can do that. The space is
+//          reserved first, where it can.
 // Ranks:   collective: every rank makes the call, and writes its own shards into the same files. So
 //          `directory` must be in a file system that all ranks share.
 // Threads: as for Engine::store(). The engine is not changed, and can go on training after any

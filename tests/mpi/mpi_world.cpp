@@ -253,13 +253,15 @@ void idles() {
     };
     return of(usage.ru_utime) + of(usage.ru_stime);
   };
-  const double before = seconds_used();
-  std::this_thread::sleep_for(milliseconds(1500));
-  const double share = (seconds_used() - before) / 1.5;
+  // On a busy machine each wake-up costs more, so the least of some times counts.
+  double share = 1;
+  for (int tries = 0; tries < 6 && share >= 0.03; ++tries) {
+    const double before = seconds_used();
+    std::this_thread::sleep_for(milliseconds(1500));
+    share = std::min(share, (seconds_used() - before) / 1.5);
+  }
   std::printf("rank %u: idle at %.2f %% of a core\n", transport->rank(), 100 * share);
-  // A thread that polls without a pause takes all of it. On a busy machine each wake-up costs more;
-  // `headrace bench ranks` measures the 3 % of an idle one.
-  require(share < 0.1, "idle, it takes " + std::to_string(100 * share) + " % of a core");
+  require(share < 0.03, "idle, it takes " + std::to_string(100 * share) + " % of a core");
   meet(*transport);
 }
 
