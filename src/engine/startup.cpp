@@ -327,7 +327,7 @@ void Startup::make_tiles(Running& r) {
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
       r.partition, r.plan, r.gradients->sums(), *r.tiles, r.gather_slots->hand_overs(), *r.pending,
-      r.device_updates.get(), r.trace.get(), failure_.interrupted(),
+      r.device_updates.get(), r.workers->threads(), r.trace.get(), failure_.interrupted(),
       kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },
       [&r, &failure = failure_](const std::exception_ptr& error) {

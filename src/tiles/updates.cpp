@@ -4,11 +4,24 @@
 #include <algorithm>
 
 namespace headrace::tiles {
+namespace {
+// Tiles in memory that are updated at the same time. When the last chunks of one are taken, there
+// are chunks of the next for every thread, and one tile more hides the conductor's work between
+// two. Example: 16 threads and tiles of 8 chunks make 4.
+std::uint32_t resident_at_once(std::uint32_t threads, const partition::Partition& partition) {
+  std::uint64_t chunks = 1;
+  for (const partition::Tile& tile : partition.tiles)
+    chunks = std::max(chunks, swap::chunks_of(tile.elements));
+  return static_cast<std::uint32_t>(2 + threads / chunks);
+}
+}  // namespace
+
 Updates::Updates(const Parts& parts)
     : p_(parts),
       received_(p_.partition.parameters.size()),
       steps_(p_.partition.parameters.size()),
       tiles_of_group_(p_.partition.group_sections.size()),
+      resident_({}, resident_at_once(p_.threads, p_.partition), 0),
       place_(p_.plan.update_on) {}
 
 std::uint64_t Updates::bookkeeping_bytes(const partition::Partition& partition) noexcept {
@@ -141,23 +154,16 @@ async::Task<> Updates::start_group(GroupId group, async::TaskGroup& tiles) {
     for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {
       if (failed_ || stopping_) co_return;
       if (!has_gradient(t)) continue;  // left alone, state and step count too
-      if (!p_.tiles.needs_slot(t) && on_device_) {
-        pinned::SlotLease ticket = co_await p_.device->tickets().acquire();
-        if (failed_ || stopping_) co_return;
-        tiles.spawn(update_tile(t, std::move(ticket)));
-        continue;
-      }
-      if (!p_.tiles.needs_slot(t)) {
-        // Resident tiles are bound by memory bandwidth: one after another, each on all workers.
-        async::Task<> update = update_tile(t, pinned::SlotLease());
-        co_await tiles.keep_error_of(std::move(update));
-        continue;
-      }
-      pinned::SlotLease slot = co_await p_.tiles.slots().acquire();
+      pinned::SlotLease slot = co_await places_for(t).acquire();
       if (failed_ || stopping_) co_return;
       tiles.spawn(update_tile(t, std::move(slot)));
     }
   }
+}
+
+pinned::SlotPool& Updates::places_for(std::uint32_t tile) noexcept {
+  if (p_.tiles.needs_slot(tile)) return p_.tiles.slots();
+  return on_device_ ? p_.device->tickets() : resident_;
 }
 
 void Updates::count_active(bool more) noexcept {

@@ -31,6 +31,7 @@ class Updates {
     HandOvers& hand_overs;
     PendingUpdates& pending;
     DeviceUpdates* device;       // null: only the CPU updates
+    std::uint32_t threads;       // that pass over tiles
     base::TraceRecorder* trace;  // null: none
     const std::atomic<bool>& interrupted;
     optimizer_cpu::UpdateFunction update;
@@ -74,6 +75,8 @@ class Updates {
   async::Task<> start_groups(async::TaskGroup& tiles);
   void end_early(const std::exception_ptr& error);
   async::Task<> start_group(GroupId group, async::TaskGroup& tiles);
+  // What a tile holds while it is updated: an update slot, or a ticket if it needs none.
+  pinned::SlotPool& places_for(std::uint32_t tile) noexcept;
   async::Task<> update_tile(std::uint32_t tile, pinned::SlotLease slot);
   async::Task<> read_pass_write(std::uint32_t tile, TileView view);
   void choose_place();
@@ -88,6 +91,7 @@ class Updates {
   std::vector<std::uint8_t> received_;  // of the current step; the next one's may be arriving
   std::vector<optimizer_cpu::UpdateStep> steps_;
   std::vector<std::uint32_t> tiles_of_group_;  // those with a gradient
+  pinned::SlotPool resident_;                  // tickets of tiles in memory that the CPU updates
   async::TaskGroup runner_;
   std::uint64_t deferred_step_ = 0;
   bool running_ = false, failed_ = false, stopping_ = false, ended_early_ = false;

@@ -2,10 +2,12 @@
 // trace_test: what an engine says it did when, against what it counts.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "headrace/engine.hpp"
 #include "headrace/error.hpp"
@@ -70,6 +72,26 @@ TEST_F(TraceTest, HasEveryTransferCallAndUpdateOfAStep) {
   EXPECT_EQ(steps, (std::set<std::uint64_t>{1, 2}));
   EXPECT_GE(updated.size(), 6u);  // a weight and biases of each layer, in tiles of one block
   EXPECT_TRUE(engine->take_trace().events.empty());
+}
+
+// A tile has too few chunks for many threads, so one that waited for the one before would leave
+// most of them idle.
+TEST_F(TraceTest, ShowsTilesInMemoryUpdatedAtTheSameTime) {
+  Settings settings;
+  settings.offload_optimizer = OffloadDevice::kCpu;
+  settings.tile_elements = 65536;
+  settings.update_threads = 2;
+  settings.update_mode = UpdateMode::kBarrier;
+  Engine engine(settings, {.device = device_, .trace_events = 1000});
+  testing::Mlp network(engine, *device_, {.layers = 2, .width = 500});
+  network.train_step();
+  std::vector<TraceEvent> updates;
+  for (const TraceEvent& event : engine.take_trace().events)
+    if (event.lane == TraceLane::kUpdate) updates.push_back(event);
+  ASSERT_GT(updates.size(), 4u);
+  std::ranges::sort(updates, {}, &TraceEvent::begin);
+  EXPECT_LT(updates[1].begin, updates[0].end);
+  EXPECT_GE(updates[4].begin, updates[0].end) << "2 threads, tiles of one chunk: 4 at once";
 }
 
 TEST_F(TraceTest, CountsWhatItHasNoRoomFor) {
