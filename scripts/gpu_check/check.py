@@ -20,6 +20,10 @@ class Failed(Exception):
     """A part that ran and did not give what it should."""
 
 
+class SanitizerBroke(Failed):
+    """compute-sanitizer itself came to an end, and says nothing of the program under it."""
+
+
 class Ended(BaseException):
     """A signal asked this program to end."""
 
@@ -145,6 +149,22 @@ class Check:
                  env=self.environment(**environment))
         return read_json(report)
 
+    def train_and_kill(self, name, seconds, *words):
+        """Ends train_gpt by SIGKILL after that time, wherever it is."""
+        command = self.train_command(os.path.join(self.out, name + ".json"), *words)
+        with open(os.path.join(self.out, f"train_gpt-{name}.log"), "w", encoding="utf-8") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.DEVNULL, start_new_session=True,
+                                       cwd=self.place, env=self.environment())
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+
     def sanitizer(self, tool, command, log, *words):
         """compute-sanitizer's `tool` over a command; Failed where it finds anything."""
         program = (shutil.which("compute-sanitizer") or
@@ -156,6 +176,8 @@ class Check:
                         env=self.environment())
         if "Device not supported" in text:
             raise Skipped("compute-sanitizer does not support this GPU or its container")
+        if "Internal Sanitizer Error" in text:
+            raise SanitizerBroke("\n".join(text.strip().splitlines()[1:6]))
         # racecheck has a summary of its own.
         if not re.search(r"ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards", text):
             raise Failed("\n".join(text.strip().splitlines()[-15:]))

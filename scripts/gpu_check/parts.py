@@ -110,6 +110,7 @@ PARTS = [
     Part("two steps", training.two_steps, 15, QUICK),
     Part("exactness", None, 40, FULL, ["cuda_exactness_test"]),
     Part("trained exactness", training.trained_exactness, 110),
+    Part("kept training", training.kept_training, 60),
     Part("adapter", None, 60, FULL, ["torch_place_on_gpu_test"]),
     Part("nccl", None, 30, BOTH, ["nccl_on_gpu_test"]),
     Part("nccl of several processes", None, 120, FULL, ["nccl_two_ranks_on_gpu_test"]),

@@ -2,8 +2,9 @@
 """Parts that train: the same GPT in every place, to the same bits."""
 import json
 import os
+import time
 
-from gpu_check.check import Failed
+from gpu_check.check import Failed, SanitizerBroke, Skipped
 
 SMALL = ["--layers", "4", "--hidden", "256", "--heads", "4", "--seq", "128", "--batch", "4",
          "--steps", "10", "--seed", "3"]
@@ -17,6 +18,10 @@ OUR_KERNELS = ["--kernel-name", "kernel_substring=headrace"]
 UPDATED_ON_GPU = ["--set", "headrace.update_on=device"]
 
 
+# A temporary folder may be memory; the report says what it is.
+IN_MEMORY = ["--set", "headrace.allow_memory_backed=true"]
+
+
 def placed(where, nvme=""):
     """Words that place parameters and state."""
     if where == "device":
@@ -25,8 +30,7 @@ def placed(where, nvme=""):
         return ["--set", KEY + "param.device=cpu", "--set", KEY + "optimizer.device=cpu"]
     words = ["--set", KEY + "param.device=nvme", "--set", KEY + "param.nvme_path=" + nvme,
              "--set", KEY + "optimizer.device=nvme", "--set", KEY + "optimizer.nvme_path=" + nvme,
-             # A temporary folder may be memory; the report says what it is.
-             "--set", "headrace.allow_memory_backed=true"]
+             *IN_MEMORY]
     if where == "mixed":
         words += ["--set", "headrace.tile_elements=65536",
                   "--set", "headrace.host_budget_bytes=48MiB"]
@@ -68,11 +72,50 @@ def trained_exactness(check):
     return check.so_far
 
 
+def kept_training(check):
+    """Steps of a run that is saved, loaded from there in another place, and killed in mid-run with
+    its steps in a store: each ends with the hashes of the one that nothing disturbed."""
+    check.need_gpu()
+    check.need_torch()
+    os.makedirs(check.nvme, exist_ok=True)
+    shape, saves = [*SMALL, "--steps", "100"], os.path.join(check.place, "saves")
+    check.so_far = {}
+    began = time.monotonic()
+    saved = check.train("kept-saved", *shape, *placed("host"), "--save", saves, "--save-every",
+                        "50", "--keep", "2")
+    seconds = time.monotonic() - began
+    loaded = check.train("kept-loaded", *shape, *placed("nvme", check.nvme), *UPDATED_ON_GPU,
+                         "--load", os.path.join(saves, "step-50"))
+    store = [*shape, *placed("nvme", check.nvme)[:-len(IN_MEMORY)], "--store", "gpu_check"]
+    check.train_and_kill("kept-killed", 0.7 * seconds, *store)
+    resumed = check.train("kept-resumed", *store)
+    for name, report in (("saved", saved), ("loaded", loaded), ("resumed", resumed)):
+        check.so_far[name] = {"steps": len(report["steps"]), "hash": report["hash"]}
+        if report["hash"] != saved["hash"]:
+            raise Failed(f"{name} ended with other hashes than the run that was saved: "
+                         f"{json.dumps(report['hash'])}, not {json.dumps(saved['hash'])}")
+    if len(resumed["steps"]) == len(saved["steps"]):
+        raise Failed("the kill came before a step was committed, so nothing was resumed")
+    return check.so_far
+
+
 def sanitized(tool, *words):
-    """Two steps of train_gpt. What LibTorch's own calls answer is its own affair."""
+    """Two steps of train_gpt. What LibTorch's own calls answer is its own affair; and where the
+    tool breaks in a run that is LibTorch's alone, it cannot tell of ours."""
+    def over(check, name, *more):
+        command = check.train_command(os.path.join(check.out, f"{tool}-{name}.json"), *TWO_STEPS,
+                                      *more)
+        check.sanitizer(tool, command, name, *words)
+
     def work(check):
-        command = check.train_command(os.path.join(check.out, f"{tool}-training.json"), *TWO_STEPS,
-                                      *placed("host"), *UPDATED_ON_GPU)
-        check.sanitizer(tool, command, "train_gpt", *words)
+        try:
+            over(check, "training", *placed("host"), *UPDATED_ON_GPU)
+        except SanitizerBroke as why:
+            try:
+                over(check, "plain-training", "--plain")
+            except SanitizerBroke:
+                raise Skipped(f"{tool} breaks in LibTorch's own kernels, without Headrace "
+                              f"(--plain) too: {why}") from None
+            raise
         return {"errors": 0}
     return work

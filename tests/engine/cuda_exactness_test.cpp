@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // cuda_exactness_test: the same network trained with its parameters on a GPU, in host memory, on
-// NVMe and divided by a budget: every placement must give the CPU's hashes.
+// NVMe and divided by a budget: every placement must give the CPU's hashes, also through
+// checkpoints, sleep and stores.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
 #include "device/cuda_under_test.hpp"
+#include "headrace/checkpoint.hpp"
 #include "headrace/engine.hpp"
 #include "support/computing_host.hpp"
 #include "support/mlp.hpp"
@@ -141,6 +143,86 @@ TEST(CudaExactness, ATileThatGoesThereInChunksGivesTheCpusHashes) {
       row.placement = placement;
       SCOPED_TRACE(text_of(row));
       EXPECT_EQ(train(row, device::make_computing_cuda_device(9)), expected);
+    }
+  }
+}
+
+testing::MlpOptions network_of(const Row& row) {
+  return {.width = row.width, .max_norm = 0.05f, .dtype = row.dtype};
+}
+
+// Two steps, and a checkpoint after them.
+std::string save(const Row& row, const std::shared_ptr<device::ComputingDevice>& device,
+                 const std::string& checkpoint) {
+  const testing::TemporaryDirectory directory;
+  Engine engine(settings_of(row, directory.string()), {.device = device});
+  testing::Mlp network(engine, *device, network_of(row));
+  network.train_step();
+  network.train_step();
+  save_checkpoint(engine, checkpoint);
+  return engine.hash_parameters() + engine.hash_optimizer_state();
+}
+
+// From there, and through a sleep.
+std::string go_on(const Row& row, const std::shared_ptr<device::ComputingDevice>& device,
+                  const std::string& checkpoint) {
+  const testing::TemporaryDirectory directory;
+  Engine engine(settings_of(row, directory.string()), {.device = device});
+  testing::Mlp network(engine, *device, network_of(row));
+  load_checkpoint(engine, checkpoint);
+  network.train_step();
+  engine.sleep(directory.string());
+  engine.wake();
+  network.train_step();
+  return engine.hash_parameters() + engine.hash_optimizer_state();
+}
+
+// In the middle, the engine is closed and its store is opened again.
+std::string resume(const Row& row, std::uint64_t seed) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = settings_of(row, directory.string());
+  settings.nvme_paths = {directory.string()};
+  settings.durable_every = 1;
+  settings.store = "on-gpu";
+  std::string hashes;
+  for (int half = 0; half < 2; ++half) {
+    const auto device = device::make_computing_cuda_device(seed + half);
+    Engine engine(settings, {.device = device, .log = [](auto, auto) {}});
+    testing::Mlp network(engine, *device, network_of(row));
+    EXPECT_EQ(network.steps(), half == 0 ? 0u : 2u);
+    network.train_step();
+    network.train_step();
+    hashes = engine.hash_parameters() + engine.hash_optimizer_state();
+    engine.close();
+  }
+  return hashes;
+}
+
+std::string four_steps_on_the_cpu(const Row& row) {
+  const auto device = device::make_computing_host();
+  Engine engine(settings_of(row, ""), {.device = device});
+  testing::Mlp network(engine, *device, network_of(row));
+  for (int step = 0; step < 4; ++step) network.train_step();
+  return engine.hash_parameters() + engine.hash_optimizer_state();
+}
+
+TEST(CudaExactness, CheckpointsSleepAndStoresGiveTheCpusHashes) {
+  const Row cpu{Placement::kHost, UpdateMode::kBarrier, 1, DType::kBf16};
+  const testing::TemporaryDirectory checkpoints;
+  const std::string from_cpu = checkpoints.string() + "/cpu";
+  const std::string saved = save(cpu, device::make_computing_host(), from_cpu);
+  const std::string expected = go_on(cpu, device::make_computing_host(), from_cpu);
+  const std::string undisturbed = four_steps_on_the_cpu(cpu);
+  std::uint64_t seed = 21;
+  for (const Placement placement : {Placement::kDevice, Placement::kHost, Placement::kNvme}) {
+    for (const UpdateOn on : {UpdateOn::kCpu, UpdateOn::kDevice}) {
+      const Row row{placement, UpdateMode::kDefer, 1, DType::kBf16, on};
+      SCOPED_TRACE(text_of(row) + ", seed " + std::to_string(seed));
+      const std::string from_gpu = checkpoints.string() + "/gpu" + std::to_string(seed);
+      EXPECT_EQ(save(row, device::make_computing_cuda_device(seed++), from_gpu), saved);
+      EXPECT_EQ(go_on(row, device::make_computing_cuda_device(seed++), from_cpu), expected);
+      EXPECT_EQ(go_on(cpu, device::make_computing_host(), from_gpu), expected);
+      EXPECT_EQ(resume(row, seed++), undisturbed);
     }
   }
 }

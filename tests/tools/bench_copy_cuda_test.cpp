@@ -22,7 +22,7 @@ TEST(BenchCopyOnGpu, MeasuresAndComparesEveryRow) {
       call(bench_copy, {"headrace bench copy", "--sizes", "64k,256k", "--rounds", "2", "--seconds",
                         "0.002", "--gradients", "--json", file});
   ASSERT_EQ(called.exit_code, 0) << called.out << called.err;
-  for (const char* words : {"GPU", "copy engine", "pageable", "256 KiB", "added to f32",
+  for (const char* words : {"gpu\n", "copy engine", "pageable", "256 KiB", "added to f32",
                             "the link's limit", "all as sent", "2 rounds in"})
     EXPECT_NE(called.out.find(words), std::string::npos) << words << "\n" << called.out;
   EXPECT_NE(called.err.find("This takes about"), std::string::npos) << called.err;

@@ -293,9 +293,11 @@ void add_memory(std::string& out, const Report& r) {
   add(out, "peak memory     %s above the %s of the libraries", format_bytes(above).c_str(),
       format_bytes(r.memory.baseline_rss_bytes).c_str());
   if (r.plan) {
-    add(out, "; planned %s, and %s of gradients in LibTorch's hands; engine holds %s; %s on NVMe\n",
+    add(out,
+        "; planned %s, and %s of gradients in LibTorch's hands; engine holds %s%s; %s on NVMe\n",
         format_bytes(r.plan->host_bytes).c_str(), format_bytes(r.plan->trainer_bytes).c_str(),
-        format_bytes(r.memory.engine_bytes).c_str(), format_bytes(r.plan->nvme_bytes).c_str());
+        format_bytes(r.memory.engine_bytes).c_str(), on_cpu(r) ? "" : " of host and device memory",
+        format_bytes(r.plan->nvme_bytes).c_str());
   } else {
     add(out, "; activations %s (peak of forward and backward, less weights and gradients)\n",
         format_bytes(r.memory.activations_bytes).c_str());
