@@ -19,9 +19,9 @@
  *     be freed after the call.
  *  5. Handles are numbers stored in pointers, not addresses. A handle that was destroyed, was never
  *     created, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256
- *     engines and 8192 headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET. Groups, parameters
- *     and hyperparameter sets are small integers, counted from 0 in the order in which they were
- *     added; one that the engine never returned gives HEADRACE_NOT_FOUND.
+ *     engines, 256 optimizers and 8192 headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET.
+ *     Groups, parameters and hyperparameter sets are small integers, counted from 0 in the order in
+ *     which they were added; one that the engine never returned gives HEADRACE_NOT_FOUND.
  *  6. Input text is UTF-8, ends with NUL, and is copied. A name has at most 1024 bytes. Output text
  *     is written to (buffer, capacity), and its size, including the NUL, to *out_needed. With
  *     capacity 0, a call writes only the size. If the buffer is too small, the call returns
@@ -45,7 +45,7 @@
  *     HEADRACE_UNSUPPORTED if they are not compatible.
  * 11. A forked child may create its own engines. There, every call on its parent's engines returns
  *     HEADRACE_WRONG_STATE.
- * 12. The shared library may be unloaded when every engine is destroyed.
+ * 12. The shared library may be unloaded when every engine and every optimizer is destroyed.
  *
  * After an error, an engine is as it was before the call, and the call may be repeated, unless a
  * comment here or in headrace/engine.hpp says otherwise. HEADRACE_FAILED and HEADRACE_INTERRUPTED
@@ -624,6 +624,160 @@ headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, 
 headrace_code headrace_engine_interrupt(headrace_engine* engine);
 /* Ends threads and frees files and memory; the handle remains until destroy. */
 headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* error);
+
+/* ---- the optimizer alone ---- */
+/* headrace/cpu_optimizer.hpp documents these calls: arithmetic, memory, threads, and the state
+ * after an error. Every array belongs to the caller. Only one call at a time may use an optimizer;
+ * a second one returns HEADRACE_WRONG_STATE. */
+typedef struct headrace_optimizer headrace_optimizer;
+typedef int32_t headrace_rule;
+enum {
+  HEADRACE_ADAMW = 0,
+  HEADRACE_ADAM = 1,
+  HEADRACE_ADAGRAD = 2,
+  HEADRACE_LION = 3,
+  HEADRACE_SGD = 4,
+  HEADRACE_SGD_MOMENTUM = 5
+};
+typedef int32_t headrace_moments;
+enum { HEADRACE_MOMENTS_F32 = 0, HEADRACE_MOMENTS_BF16 = 1, HEADRACE_MOMENTS_8BIT = 2 };
+typedef int32_t headrace_master_layout;
+enum { HEADRACE_MASTER_SPLIT = 0, HEADRACE_MASTER_F32 = 1 };
+
+typedef struct headrace_optimizer_options {
+  uint32_t struct_size;
+  headrace_rule rule;
+  headrace_moments moments;
+  uint32_t threads;         /* 0: as many as the process may use */
+  uint64_t rounding_seed;   /* for moments of fewer than 32 bits */
+  uint32_t skip_non_finite; /* 0: a step with a gradient that is not finite fails with
+                               HEADRACE_NOT_FINITE; 1: it updates nothing and says so */
+  uint32_t check_gradients; /* 0: values that are not finite enter the state */
+} headrace_optimizer_options;
+static inline void headrace_optimizer_options_init(headrace_optimizer_options* options) {
+  options->struct_size = (uint32_t)sizeof *options;
+  options->rule = HEADRACE_ADAMW;
+  options->moments = HEADRACE_MOMENTS_F32;
+  options->threads = 0;
+  options->rounding_seed = 0;
+  options->skip_non_finite = 0;
+  options->check_gradients = 1;
+}
+/* Starts the threads. `options` may be NULL. */
+headrace_code headrace_optimizer_create(const headrace_optimizer_options* options,
+                                        headrace_optimizer** out_optimizer, headrace_error* error);
+/* Ends the threads and removes the handle. Does nothing for NULL. */
+headrace_code headrace_optimizer_destroy(headrace_optimizer* optimizer, headrace_error* error);
+
+/* Size in bytes of each array of a parameter's state; 0: the parameter has no such array. */
+typedef struct headrace_state_bytes {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t master;
+  uint64_t moment[2];
+  uint64_t moment_scale[2];
+} headrace_state_bytes;
+static inline void headrace_state_bytes_init(headrace_state_bytes* bytes) {
+  bytes->struct_size = (uint32_t)sizeof *bytes;
+  bytes->reserved = 0;
+}
+headrace_code headrace_optimizer_state_bytes(headrace_optimizer* optimizer, headrace_dtype dtype,
+                                             headrace_master_layout layout, uint64_t elements,
+                                             headrace_state_bytes* out_bytes,
+                                             headrace_error* error);
+
+/* One parameter's arrays, of the sizes that headrace_optimizer_state_bytes() gives. An array that
+ * the parameter does not have is NULL. */
+typedef struct headrace_parameter_state {
+  uint32_t struct_size;
+  headrace_dtype dtype;
+  const char* name; /* for messages; NULL: they give the index in the call */
+  uint64_t number;  /* selects the random bits for moments of fewer than 32 bits */
+  uint64_t elements;
+  headrace_master_layout layout; /* of BF16: SPLIT or F32; the other dtypes have one layout each */
+  uint32_t reserved;
+  void* weight;
+  void* master;
+  void* moment[2];
+  void* moment_scale[2];
+} headrace_parameter_state;
+static inline void headrace_parameter_state_init(headrace_parameter_state* state) {
+  state->struct_size = (uint32_t)sizeof *state;
+  state->dtype = HEADRACE_BF16;
+  state->name = NULL;
+  state->number = 0;
+  state->elements = 0;
+  state->layout = HEADRACE_MASTER_SPLIT;
+  state->reserved = 0;
+  state->weight = NULL;
+  state->master = NULL;
+  state->moment[0] = state->moment[1] = NULL;
+  state->moment_scale[0] = state->moment_scale[1] = NULL;
+}
+/* Moments become 0, masters the weights. `states` is an array of `count` structs, all with the same
+ * struct_size. */
+headrace_code headrace_optimizer_initialize(headrace_optimizer* optimizer,
+                                            const headrace_parameter_state* states, size_t count,
+                                            headrace_error* error);
+
+typedef struct headrace_parameter_update {
+  uint32_t struct_size;
+  headrace_dtype gradient_dtype;
+  const void* gradient; /* as many elements as the weight has */
+  uint64_t t;           /* updates of this parameter, including this one: 1, 2, ... */
+  const headrace_hyperparameters* hyperparameters; /* NULL: headrace_hyperparameters_init() */
+} headrace_parameter_update;
+static inline void headrace_parameter_update_init(headrace_parameter_update* update) {
+  update->struct_size = (uint32_t)sizeof *update;
+  update->gradient_dtype = HEADRACE_BF16;
+  update->gradient = NULL;
+  update->t = 0;
+  update->hyperparameters = NULL;
+}
+/* Of the gradients as given, before scaling. To combine those of several calls, add up the first
+ * two. */
+typedef struct headrace_gradient_statistics {
+  uint32_t struct_size;
+  uint32_t reserved;
+  double sum_squares;
+  uint64_t non_finite;
+  uint64_t first_non_finite; /* index in the call; UINT64_MAX: all are finite */
+} headrace_gradient_statistics;
+static inline void headrace_gradient_statistics_init(headrace_gradient_statistics* statistics) {
+  statistics->struct_size = (uint32_t)sizeof *statistics;
+  statistics->reserved = 0;
+  statistics->sum_squares = 0;
+  statistics->non_finite = 0;
+  statistics->first_non_finite = UINT64_MAX;
+}
+typedef struct headrace_update_result {
+  uint32_t struct_size;
+  uint32_t skipped;  /* 1: nothing was updated, because a gradient is not finite */
+  uint32_t measured; /* 0: the norm was not computed */
+  uint32_t reserved;
+  double gradient_norm; /* scaled, before clipping */
+  double clip_factor;   /* 1: nothing was clipped */
+  uint64_t non_finite_gradients;
+} headrace_update_result;
+static inline void headrace_update_result_init(headrace_update_result* result) {
+  result->struct_size = (uint32_t)sizeof *result;
+}
+/* Updates all of these parameters once: updates[i] belongs to states[i]. `options` NULL: the
+ * defaults of headrace_step_options_init(). `of_all` NULL: the norm is that of these gradients;
+ * else it is the caller's, of gradients that several calls or ranks share. `out_result` may be
+ * NULL. */
+headrace_code headrace_optimizer_step(headrace_optimizer* optimizer,
+                                      const headrace_parameter_state* states,
+                                      const headrace_parameter_update* updates, size_t count,
+                                      const headrace_step_options* options,
+                                      const headrace_gradient_statistics* of_all,
+                                      headrace_update_result* out_result, headrace_error* error);
+headrace_code headrace_optimizer_gradient_statistics(headrace_optimizer* optimizer,
+                                                     const headrace_parameter_state* states,
+                                                     const headrace_parameter_update* updates,
+                                                     size_t count,
+                                                     headrace_gradient_statistics* out_statistics,
+                                                     headrace_error* error);
 
 #ifdef __cplusplus
 }

@@ -72,6 +72,31 @@ T taken(const T* from, T defaults, const char* name, std::size_t first_size = si
   return defaults;
 }
 
+// Calls visit(struct) for each of a caller's array. Its stride is the caller's size of the struct.
+constexpr std::size_t kMostStructsOfACall = 1u << 24;
+template <class T, class Visit>
+void for_each_struct(const T* first, std::size_t count, const char* name, const char* init,
+                     Visit visit) {
+  if (count == 0) return;
+  if (count > kMostStructsOfACall)
+    refuse("count is " + std::to_string(count) + ", 16777216 parameters are the most of one call");
+  const std::size_t stride = required(first, name).struct_size;
+  if (stride % alignof(T) != 0) {
+    refuse(std::string(name) + ".struct_size is " + std::to_string(stride) +
+           ", no size a struct has; all are set up by " + init);
+  }
+  const auto* bytes = reinterpret_cast<const unsigned char*>(first);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto* one = reinterpret_cast<const T*>(bytes + i * stride);
+    if (one->struct_size != stride) {
+      refuse(std::string(name) + ": entry " + std::to_string(i) + " has struct_size " +
+             std::to_string(one->struct_size) + ", the first has " + std::to_string(stride) +
+             "; all are set up by " + init);
+    }
+    visit(one);
+  }
+}
+
 // Writes `value` to the caller's struct, as far as that reaches.
 template <class T>
 void give(T* to, const T& value, const char* name, std::size_t first_size = sizeof(T)) {

@@ -8,28 +8,11 @@
 #include "bindings/c/calls.hpp"
 #include "bindings/c/handles_of_c.hpp"
 #include "bindings/c/host_tables.hpp"
+#include "bindings/c/updates.hpp"
 
 namespace headrace::bindings {
 namespace {
-Hyperparameters hyperparameters_of(const headrace_hyperparameters* given) {
-  headrace_hyperparameters values;
-  headrace_hyperparameters_init(&values);
-  values = taken(given, values, "values", offsetof(headrace_hyperparameters, momentum));
-  return {.learning_rate_scale = values.learning_rate_scale,
-          .beta1 = values.beta1,
-          .beta2 = values.beta2,
-          .eps = values.eps,
-          .weight_decay = values.weight_decay,
-          .momentum = values.momentum,
-          .dampening = values.dampening,
-          .learning_rate_decay = values.learning_rate_decay,
-          .nesterov = values.nesterov != 0,
-          .bias_correction = values.bias_correction != 0,
-          .maximize = values.maximize != 0};
-}
-
 constexpr std::uint32_t kMostDimensions = 64;
-constexpr std::size_t kMostParametersOfACall = 1u << 24;
 
 ParameterSpec spec_of(const headrace_parameter_spec* given) {
   headrace_parameter_spec spec;
@@ -51,28 +34,10 @@ ParameterSpec spec_of(const headrace_parameter_spec* given) {
   return result;
 }
 
-// The array's stride is the caller's size of its struct.
 std::vector<ParameterSpec> specs_of(const headrace_parameter_spec* parameters, std::size_t count) {
   std::vector<ParameterSpec> specs;
-  if (count == 0) return specs;
-  if (count > kMostParametersOfACall) {
-    refuse("count is " + std::to_string(count) + ", 16777216 parameters are the most of one group");
-  }
-  const std::size_t stride = required(parameters, "parameters").struct_size;
-  if (stride % alignof(headrace_parameter_spec) != 0) {
-    refuse("parameters.struct_size is " + std::to_string(stride) +
-           ", no size a struct has; all are set up by headrace_parameter_spec_init()");
-  }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(parameters);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto* one = reinterpret_cast<const headrace_parameter_spec*>(bytes + i * stride);
-    if (one->struct_size != stride) {
-      refuse("parameters: entry " + std::to_string(i) + " has struct_size " +
-             std::to_string(one->struct_size) + ", the first has " + std::to_string(stride) +
-             "; all are set up by headrace_parameter_spec_init()");
-    }
-    specs.push_back(spec_of(one));
-  }
+  for_each_struct(parameters, count, "parameters", "headrace_parameter_spec_init()",
+                  [&](const headrace_parameter_spec* one) { specs.push_back(spec_of(one)); });
   return specs;
 }
 

@@ -8,6 +8,7 @@
 #include "bindings/c/calls.hpp"
 #include "bindings/c/handles_of_c.hpp"
 #include "bindings/c/host_tables.hpp"
+#include "bindings/c/updates.hpp"
 #include "kernels/gradient_pass.hpp"
 
 namespace headrace::bindings {
@@ -36,15 +37,6 @@ void accumulate(const headrace_accumulation* given) {
   require(work.source, "work.source");
   require(work.sum, "work.sum");
   kernels::accumulate_on_host(work);
-}
-
-StepResult step(Engine& engine, const headrace_step_options* given) {
-  headrace_step_options options;
-  headrace_step_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
-  return engine.step({.learning_rate = options.learning_rate,
-                      .gradient_scale = options.gradient_scale,
-                      .max_norm = options.max_norm});
 }
 
 constexpr std::size_t kFirstResultBytes = offsetof(headrace_step_result, skipped);
@@ -197,7 +189,7 @@ headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_
     if (out_result != nullptr) {
       check_struct_size(out_result->struct_size, kFirstResultBytes, "out_result");
     }
-    const headrace::StepResult result = step(*run(engine), options);
+    const headrace::StepResult result = run(engine)->step(step_options_of(options));
     if (out_result != nullptr) give(out_result, to_c(result), "out_result", kFirstResultBytes);
   });
 }
