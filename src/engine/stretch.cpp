@@ -31,6 +31,11 @@ const std::byte* Stretch::stored(Content content) const noexcept {
   return static_cast<const std::byte*>(moment(content).data);
 }
 
+std::byte* Stretch::to_fill(Content content) const noexcept {
+  if (content == Content::kMaster && at.kind != MasterKind::kWeightItself) return nullptr;
+  return const_cast<std::byte*>(stored(content));
+}
+
 void Stretch::read(Content content, std::span<std::byte> out) const noexcept {
   auto* const values = reinterpret_cast<float*>(out.data());
   switch (content) {

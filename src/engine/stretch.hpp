@@ -22,6 +22,9 @@ struct Stretch {
 
   // Where the values lie as they are handed out. Null: they are stored in another form.
   const std::byte* stored(Content content) const noexcept;
+  // The same for a call that writes every content of the elements, in order. Null for masters that
+  // determine a weight beside them: replace() writes both.
+  std::byte* to_fill(Content content) const noexcept;
   void read(Content content, std::span<std::byte> out) const noexcept;
   // Returns whether a bit changed; for moments that are not f32, whether one may have.
   bool replace(Content content, std::span<const std::byte> in) const noexcept;
