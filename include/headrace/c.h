@@ -19,7 +19,8 @@
  *     be freed after the call.
  *  5. Handles are numbers stored in pointers, not addresses. A handle that was destroyed, was never
  *     created, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256
- *     engines, 256 optimizers and 8192 headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET.
+ *     engines, 256 optimizers, 256 headrace_io and 8192 headrace_gathered; one more gives
+ *     HEADRACE_OUT_OF_BUDGET.
  *     Groups, parameters and hyperparameter sets are small integers, counted from 0 in the order in
  *     which they were added; one that the engine never returned gives HEADRACE_NOT_FOUND.
  *  6. Input text is UTF-8, ends with NUL, and is copied. A name has at most 1024 bytes. Output text
@@ -45,7 +46,7 @@
  *     HEADRACE_UNSUPPORTED if they are not compatible.
  * 11. A forked child may create its own engines. There, every call on its parent's engines returns
  *     HEADRACE_WRONG_STATE.
- * 12. The shared library may be unloaded when every engine and every optimizer is destroyed.
+ * 12. The shared library may be unloaded when every engine, optimizer and headrace_io is destroyed.
  *
  * After an error, an engine is as it was before the call, and the call may be repeated, unless a
  * comment here or in headrace/engine.hpp says otherwise. HEADRACE_FAILED and HEADRACE_INTERRUPTED
@@ -778,6 +779,75 @@ headrace_code headrace_optimizer_gradient_statistics(headrace_optimizer* optimiz
                                                      size_t count,
                                                      headrace_gradient_statistics* out_statistics,
                                                      headrace_error* error);
+
+/* ---- files of the program's own ---- */
+/* headrace/file_io.hpp documents these calls: alignment, order, memory, threads and errors. Several
+ * threads may make them at once. */
+typedef struct headrace_io headrace_io;
+typedef int32_t headrace_io_queue;
+enum { HEADRACE_IO_AUTO = 0, HEADRACE_IO_URING = 1, HEADRACE_IO_THREADS = 3 };
+typedef struct headrace_io_options {
+  uint32_t struct_size;
+  uint32_t queue_depth;
+  uint32_t submit_batch;
+  headrace_io_queue queue;
+  uint64_t block_bytes;
+  uint32_t require_direct; /* 1: what cannot go around the page cache is refused; 0: goes through */
+  uint32_t reserved;
+  double deadline_seconds;
+} headrace_io_options;
+static inline void headrace_io_options_init(headrace_io_options* options) {
+  options->struct_size = (uint32_t)sizeof *options;
+  options->queue_depth = 32;
+  options->submit_batch = 2;
+  options->queue = HEADRACE_IO_AUTO;
+  options->block_bytes = 1048576;
+  options->require_direct = 0;
+  options->reserved = 0;
+  options->deadline_seconds = 60;
+}
+/* Starts the threads. `options` may be NULL. */
+headrace_code headrace_io_create(const headrace_io_options* options, headrace_io** out_io,
+                                 headrace_error* error);
+/* Waits for all transfers, ends the threads, and removes the handle. Does nothing for NULL. Returns
+ * HEADRACE_WRONG_STATE while another call with the handle runs. */
+headrace_code headrace_io_destroy(headrace_io* io, headrace_error* error);
+/* Begin a transfer, and return at once. `data` may be NULL if size_bytes is 0. */
+headrace_code headrace_io_read(headrace_io* io, const char* path, uint64_t offset_bytes, void* into,
+                               uint64_t size_bytes, uint64_t tag, headrace_error* error);
+headrace_code headrace_io_write(headrace_io* io, const char* path, uint64_t offset_bytes,
+                                const void* from, uint64_t size_bytes, uint64_t tag,
+                                headrace_error* error);
+/* The same with a descriptor that the program has open, and may close after the call. */
+headrace_code headrace_io_read_fd(headrace_io* io, int32_t fd, uint64_t offset_bytes, void* into,
+                                  uint64_t size_bytes, uint64_t tag, headrace_error* error);
+headrace_code headrace_io_write_fd(headrace_io* io, int32_t fd, uint64_t offset_bytes,
+                                   const void* from, uint64_t size_bytes, uint64_t tag,
+                                   headrace_error* error);
+/* The end of a transfer. Only headrace_io_wait() fills it in; set struct_size to its size. */
+typedef struct headrace_io_done {
+  uint32_t struct_size;
+  headrace_code code; /* HEADRACE_OK: the transfer is whole */
+  uint64_t tag;
+  uint64_t done_bytes; /* from the start, without a gap */
+  int32_t sys_errno;
+  uint32_t reserved;
+  char message[512]; /* what is missing, and why; cut at a whole character */
+} headrace_io_done;
+static inline void headrace_io_done_init(headrace_io_done* done) {
+  done->struct_size = (uint32_t)sizeof *done;
+}
+/* Waits until `least` transfers are done, none is under way, or timeout_seconds have passed (below
+ * 0: forever). Writes at most `capacity` of them to `done`, an array of structs with the same
+ * struct_size, and their number to *out_count. `least` is at most `capacity`. */
+headrace_code headrace_io_wait(headrace_io* io, size_t least, double timeout_seconds,
+                               headrace_io_done* done, size_t capacity, size_t* out_count,
+                               headrace_error* error);
+/* Begun, and not yet written by headrace_io_wait(). */
+headrace_code headrace_io_pending(headrace_io* io, uint64_t* out_count, headrace_error* error);
+/* {"schema_version":1,"read_bytes":...} with the names of FileIoStats. */
+headrace_code headrace_io_stats_json(headrace_io* io, char* buffer, size_t capacity,
+                                     size_t* out_needed, headrace_error* error);
 
 #ifdef __cplusplus
 }

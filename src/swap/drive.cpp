@@ -134,9 +134,10 @@ void DriveThread::run() noexcept {
 }
 
 void DriveThread::start(Transfer& transfer) noexcept {
-  HEADRACE_CHECK(transfer.offset_bytes % base::kIoAlignment == 0 &&
-                     transfer.size_bytes % base::kIoAlignment == 0 &&
-                     reinterpret_cast<std::uintptr_t>(transfer.data) % base::kIoAlignment == 0,
+  HEADRACE_CHECK(transfer.fd >= 0 ||
+                     (transfer.offset_bytes % base::kIoAlignment == 0 &&
+                      transfer.size_bytes % base::kIoAlignment == 0 &&
+                      reinterpret_cast<std::uintptr_t>(transfer.data) % base::kIoAlignment == 0),
                  "a transfer's memory, offset and size are made of whole pages");
   HEADRACE_CHECK(transfer.kind != IoKind::kSync || transfer.size_bytes == 0,
                  "a sync moves no bytes");

@@ -35,9 +35,11 @@ enum class Priority : std::uint8_t { kDemand, kPrefetch, kWriteBack, kBackground
 struct Transfer : async::Work {
   IoKind kind = IoKind::kRead;
   Priority priority = Priority::kDemand;
-  std::byte* data = nullptr;  // aligned to kIoAlignment, as are offset and size
+  std::byte* data = nullptr;  // aligned to kIoAlignment, as are offset and size; see fd
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
+  int fd = -1;  // -1: the drive's; else one that outlives the transfer, which need not be aligned
+                // unless the file is open with O_DIRECT
   const char* what = "";  // for stall messages; outlives the transfer
   // The outcome: the bytes moved from the start without a gap, and the errno that ended it (0: all
   // bytes were moved). A read past the end of the file ends with error 0 and done_bytes <

@@ -94,7 +94,7 @@ void DriveLoop::cut_block(Active& active) noexcept {
   Block* const block = one_block ? free_blocks_.pop() : nullptr;
   if (block != nullptr) {
     block->kind = transfer.kind;
-    block->fd = kernel_.fd();
+    block->fd = transfer.fd < 0 ? kernel_.fd() : transfer.fd;
     block->active = &active;
     block->at = block->reached = active.issued;
     block->end = active.issued + size;
@@ -216,6 +216,7 @@ void DriveLoop::complete_if_done(Active& active) noexcept {
 
 // Draws the consequences of a transfer's end for the page cache and for its outcome.
 void DriveLoop::conclude(Transfer& transfer) noexcept {
+  if (transfer.fd >= 0) return;  // the program's file: how it is cached is the program's affair
   const auto note_loss = [this](int error) {
     if (lost_writes_error_ == 0) lost_writes_error_ = error;
   };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bindings/c/calls.hpp"
 
+#include <unistd.h>
+
 #include <exception>
 #include <new>
 
@@ -97,6 +99,14 @@ void give_text(const std::string& text, char* buffer, std::size_t capacity,
     refuse("the text takes " + std::to_string(text.size() + 1) + " bytes, capacity is " +
            std::to_string(capacity) + ": it was cut; ask with capacity 0 for the size first");
   }
+}
+
+void refuse_in_child(pid_t owner, const char* what) {
+  if (owner == getpid()) return;
+  const std::string name = what;
+  throw Error(Code::kWrongState, "called in a forked child; this " + name +
+                                     " and its threads are the parent's. Make another " + name +
+                                     " in the child.");
 }
 
 void check_answer(headrace_code code, const std::string& who) {

@@ -2,6 +2,8 @@
 // calls.hpp: the common part of all C entry points: converts exceptions to codes, adapts structs of
 // other versions, and copies text into the caller's buffer.
 #pragma once
+#include <sys/types.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -75,8 +77,7 @@ T taken(const T* from, T defaults, const char* name, std::size_t first_size = si
 // Calls visit(struct) for each of a caller's array. Its stride is the caller's size of the struct.
 constexpr std::size_t kMostStructsOfACall = 1u << 24;
 template <class T, class Visit>
-void for_each_struct(const T* first, std::size_t count, const char* name, const char* init,
-                     Visit visit) {
+void for_each_struct(T* first, std::size_t count, const char* name, const char* init, Visit visit) {
   if (count == 0) return;
   if (count > kMostStructsOfACall)
     refuse("count is " + std::to_string(count) + ", 16777216 parameters are the most of one call");
@@ -85,9 +86,8 @@ void for_each_struct(const T* first, std::size_t count, const char* name, const 
     refuse(std::string(name) + ".struct_size is " + std::to_string(stride) +
            ", no size a struct has; all are set up by " + init);
   }
-  const auto* bytes = reinterpret_cast<const unsigned char*>(first);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto* one = reinterpret_cast<const T*>(bytes + i * stride);
+    T* const one = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(first) + i * stride);
     if (one->struct_size != stride) {
       refuse(std::string(name) + ": entry " + std::to_string(i) + " has struct_size " +
              std::to_string(one->struct_size) + ", the first has " + std::to_string(stride) +
@@ -140,6 +140,9 @@ inline std::span<const std::byte> bytes_in(const void* data, std::size_t size_by
   if (size_bytes > 0) require(data, name);
   return {static_cast<const std::byte*>(data), size_bytes};
 }
+
+// Throws kWrongState unless this process is `owner`, in which `what` and its threads live.
+void refuse_in_child(pid_t owner, const char* what);
 
 // Throws the error that a host's function returned, unless it is HEADRACE_OK.
 void check_answer(headrace_code code, const std::string& who);

@@ -173,14 +173,6 @@ headrace_state_bytes to_c(const StateBytes& from) {
   }
   return bytes;
 }
-
-// Its threads stay with the parent: only there can they be ended.
-void refuse_in_child(const OptimizerOfC& optimizer) {
-  if (optimizer.owner == getpid()) return;
-  throw Error(Code::kWrongState,
-              "called in a forked child; the optimizer and its threads are its parent's. Make an "
-              "optimizer of its own in the child.");
-}
 }  // namespace
 }  // namespace headrace::bindings
 
@@ -198,7 +190,8 @@ headrace_code headrace_optimizer_create(const headrace_optimizer_options* option
 headrace_code headrace_optimizer_destroy(headrace_optimizer* optimizer, headrace_error* error) {
   return guarded(error, [&] {
     if (optimizer != nullptr)
-      optimizers.remove(optimizer, [](OptimizerOfC& of) { refuse_in_child(of); });
+      optimizers.remove(optimizer,
+                        [](OptimizerOfC& of) { refuse_in_child(of.owner, "optimizer"); });
   });
 }
 headrace_code headrace_optimizer_state_bytes(headrace_optimizer* optimizer, headrace_dtype dtype,

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+// file_io.cpp: transfers of files that the drive's loop does not own, each in one part or two: what
+// goes around the page cache, and the rest.
+#include "headrace/file_io.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "async/conductor.hpp"
+#include "base/error_text.hpp"
+#include "base/unique_fd.hpp"
+#include "base/units.hpp"
+#include "swap/drive.hpp"
+#include "swap/refusal.hpp"
+
+namespace headrace {
+namespace {
+using base::UniqueFd;
+using swap::IoKind;
+
+bool aligned(std::uint64_t number) { return number % base::kIoAlignment == 0; }
+
+Error open_error(const std::string& path, IoKind kind) {
+  const int error = errno;
+  return Error(Code::kIo,
+               path + " cannot be opened to " + swap::text_of(kind) + ": " +
+                   base::errno_text(error) + "; nothing was transferred. " +
+                   (error == ENOENT ? "Write the file first, or correct the path"
+                                    : swap::what_helps(error)) +
+                   ".",
+               error);
+}
+
+UniqueFd open_file(const std::string& path, IoKind kind, int flags) {
+  const int access = kind == IoKind::kRead ? O_RDONLY : O_WRONLY | O_CREAT;
+  return UniqueFd(TEMP_FAILURE_RETRY(::open(path.c_str(), access | O_CLOEXEC | flags, 0644)));
+}
+
+// One transfer of a caller's, from begin to wait().
+struct Request {
+  // A stretch of it, in one file descriptor.
+  struct Part : swap::Transfer {
+    Request* request = nullptr;
+  };
+  // A call of the conductor's own: transfers are started there.
+  struct Begin : async::Work {
+    Request* request = nullptr;
+  };
+  void* core = nullptr;
+  std::uint64_t tag = 0;
+  IoKind kind = IoKind::kRead;
+  std::string name;  // path, or "descriptor 7"
+  std::uint64_t offset_bytes = 0, size_bytes = 0;
+  UniqueFd direct, cached;
+  Part parts[2];
+  std::uint32_t part = 0, part_count = 0;
+  Begin begin;
+};
+
+std::string text_of(const Request& request) {
+  return std::string(swap::text_of(request.kind)) + " of " + std::to_string(request.size_bytes) +
+         " bytes at " + std::to_string(request.offset_bytes) + " of " + request.name;
+}
+
+Error transfer_error(const Request& request, std::uint64_t done_bytes, int error) {
+  const std::string moved = ": " + std::to_string(done_bytes) + " bytes were moved";
+  if (error == 0) {
+    return Error(Code::kIo,
+                 text_of(request) + moved +
+                     ", since the file ends there; the rest of the buffer is "
+                     "as it was. Write the file whole, or read less.",
+                 EIO);
+  }
+  return Error(
+      swap::code_of(error),
+      text_of(request) + moved + ": " + base::errno_text(error) + "; " + swap::what_helps(error),
+      error);
+}
+
+swap::DriveOptions drive_options(const FileIoOptions& options, int fd) {
+  swap::DriveOptions drive;
+  drive.path = "files of the program";
+  drive.fd = fd;
+  drive.io_block_bytes = options.block_bytes;
+  drive.queue_depth = options.queue_depth;
+  drive.submit_batch = options.submit_batch;
+  drive.register_buffers = RegisterBuffers::kOff;
+  drive.warn_seconds = std::min(10.0, options.deadline_seconds / 2);
+  drive.deadline_seconds = options.deadline_seconds;
+  drive.make_queue = [kind = options.queue](const swap::IoQueueOptions& queue) {
+    return swap::choose_io_queue(kind, queue);
+  };
+  return drive;
+}
+
+void check(const FileIoOptions& options) {
+  const auto refuse = [](const std::string& text) {
+    throw Error(Code::kInvalidArgument, "FileIo: " + text + "; nothing was started.");
+  };
+  if (options.block_bytes == 0 || !aligned(options.block_bytes) || options.block_bytes > base::kGiB)
+    refuse("block_bytes is " + std::to_string(options.block_bytes) +
+           ", not a multiple of 4096 up to 1 GiB");
+  if (options.queue_depth == 0 || options.queue_depth > 1024)
+    refuse("queue_depth is " + std::to_string(options.queue_depth) + ", not 1 to 1024");
+  if (options.submit_batch == 0 || options.submit_batch > options.queue_depth)
+    refuse("submit_batch is " + std::to_string(options.submit_batch) + ", not 1 to queue_depth");
+  if (options.queue == IoQueueKind::kAio)
+    refuse("queue is kAio, which serves one file; take kAuto");
+  if (!(options.deadline_seconds > 0)) refuse("deadline_seconds is not above 0");
+}
+}  // namespace
+
+class FileIo::Core {
+ public:
+  explicit Core(const FileIoOptions& options)
+      : options_(options),
+        null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
+        conductor_(async::make_conductor_asio()),
+        drive_(swap::make_drive_thread(*conductor_, drive_options(options, null_.get()))) {}
+  ~Core() {
+    if (!is_owner()) {  // the threads are the parent's
+      (void)drive_.release();
+      (void)conductor_.release();
+      return;
+    }
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return under_way_ == 0; });
+  }
+
+  void begin(std::unique_ptr<Request> request, std::byte* data);
+  std::unique_ptr<Request> new_request(IoKind kind, std::string name, std::uint64_t offset_bytes,
+                                       std::uint64_t size_bytes, std::uint64_t tag);
+  void open(Request& request, const std::string& path, const std::byte* data) const;
+  void use(Request& request, int fd, const std::byte* data) const;
+  std::vector<FileIoDone> wait(std::size_t least, std::chrono::nanoseconds timeout,
+                               std::size_t most);
+  std::size_t pending() const {
+    const std::lock_guard lock(mutex_);
+    return under_way_ + done_.size();
+  }
+  FileIoStats stats() const;
+
+ private:
+  bool is_owner() const noexcept { return owner_ == ::getpid(); }
+  void require_owner() const;
+  void require_aligned(const Request& request, const std::byte* data) const;
+  static void run_begin(async::Work* work) noexcept;
+  static void run_done(async::Work* work) noexcept;
+  void end(Request& request) noexcept;
+
+  const FileIoOptions options_;
+  const pid_t owner_ = ::getpid();
+  const UniqueFd null_;  // the file of the drive's own
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t under_way_ = 0;
+  std::vector<FileIoDone> done_;
+  FileIoStats counts_;
+  std::unique_ptr<async::Conductor> conductor_;
+  std::unique_ptr<swap::Drive> drive_;
+};
+
+void FileIo::Core::require_owner() const {
+  if (is_owner()) return;
+  throw Error(Code::kWrongState,
+              "FileIo: called in a forked child; its threads are the parent's, and nothing was "
+              "transferred. Make one of its own in the child.");
+}
+
+std::unique_ptr<Request> FileIo::Core::new_request(IoKind kind, std::string name,
+                                                   std::uint64_t offset_bytes,
+                                                   std::uint64_t size_bytes, std::uint64_t tag) {
+  require_owner();
+  auto request = std::make_unique<Request>();
+  request->core = this;
+  request->kind = kind;
+  request->name = std::move(name);
+  request->offset_bytes = offset_bytes;
+  request->size_bytes = size_bytes;
+  request->tag = tag;
+  if (offset_bytes + size_bytes < offset_bytes || offset_bytes + size_bytes > INT64_MAX) {
+    throw Error(Code::kInvalidArgument,
+                text_of(*request) + ": no file is that long; nothing was transferred.");
+  }
+  return request;
+}
+
+void FileIo::Core::require_aligned(const Request& request, const std::byte* data) const {
+  if (aligned(reinterpret_cast<std::uintptr_t>(data)) && aligned(request.offset_bytes) &&
+      aligned(request.size_bytes))
+    return;
+  throw Error(Code::kInvalidArgument,
+              text_of(request) + ", to or from memory at " +
+                  std::to_string(reinterpret_cast<std::uintptr_t>(data)) +
+                  ": O_DIRECT takes multiples of 4096 alone; nothing was transferred. Align all "
+                  "three, or let it go through the page cache.");
+}
+
+// Around the page cache, the part that can go there; through it, the rest.
+void FileIo::Core::open(Request& request, const std::string& path, const std::byte* data) const {
+  const bool required = options_.direct == DirectIo::kRequire;
+  if (required) require_aligned(request, data);
+  const bool can = aligned(reinterpret_cast<std::uintptr_t>(data)) &&
+                   aligned(request.offset_bytes) && request.size_bytes >= base::kIoAlignment;
+  if (can) request.direct = open_file(path, request.kind, O_DIRECT);
+  if (required && !request.direct) throw open_error(path, request.kind);
+  if (request.direct && aligned(request.size_bytes)) return;
+  request.cached = open_file(path, request.kind, 0);
+  if (!request.cached) throw open_error(path, request.kind);
+}
+
+void FileIo::Core::use(Request& request, int fd, const std::byte* data) const {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) throw open_error(request.name, request.kind);
+  const bool direct = (flags & O_DIRECT) != 0;
+  if (direct || options_.direct == DirectIo::kRequire) require_aligned(request, data);
+  // Its own descriptor: the caller may close theirs too early.
+  (direct ? request.direct : request.cached) = UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!request.direct && !request.cached) throw open_error(request.name, request.kind);
+}
+
+void FileIo::Core::begin(std::unique_ptr<Request> request, std::byte* data) {
+  const std::uint64_t around =
+      request->direct ? base::align_down(request->size_bytes, base::kIoAlignment) : 0;
+  const auto add = [&](int fd, std::uint64_t first, std::uint64_t bytes) {
+    Request::Part& part = request->parts[request->part_count++];
+    part.request = request.get();
+    part.run = &run_done;
+    part.kind = request->kind;
+    part.data = data + first;
+    part.offset_bytes = request->offset_bytes + first;
+    part.size_bytes = bytes;
+    part.fd = fd;
+    part.what = "transfer of a file";
+  };
+  if (around > 0) add(request->direct.get(), 0, around);
+  if (around < request->size_bytes || request->size_bytes == 0)
+    add(request->cached ? request->cached.get() : request->direct.get(), around,
+        request->size_bytes - around);
+  request->begin.request = request.get();
+  request->begin.run = &run_begin;
+  {
+    const std::lock_guard lock(mutex_);
+    done_.reserve(done_.size() + under_way_ + 1);  // end() must not fail
+    ++under_way_;
+  }
+  conductor_->post(request.release()->begin);
+}
+
+void FileIo::Core::run_begin(async::Work* work) noexcept {
+  Request& request = *static_cast<Request::Begin*>(work)->request;
+  static_cast<Core*>(request.core)->drive_->start(request.parts[0]);
+}
+
+void FileIo::Core::run_done(async::Work* work) noexcept {
+  auto& part = *static_cast<Request::Part*>(work);
+  Request& request = *part.request;
+  const auto core = static_cast<Core*>(request.core);
+  const bool whole = part.error == 0 && part.done_bytes == part.size_bytes;
+  if (whole && ++request.part < request.part_count)
+    return core->drive_->start(request.parts[request.part]);
+  core->end(request);
+}
+
+void FileIo::Core::end(Request& request) noexcept {
+  const std::unique_ptr<Request> owned(&request);
+  FileIoDone done{.tag = request.tag, .done_bytes = 0, .error = {}};
+  int error = 0;
+  std::uint64_t cached = 0;
+  for (const Request::Part& part : std::span(request.parts, request.part_count)) {
+    done.done_bytes += part.done_bytes;
+    if (request.cached && part.fd == request.cached.get()) cached += part.done_bytes;
+    if (part.error != 0) error = part.error;
+  }
+  if (error != 0 || done.done_bytes < request.size_bytes)
+    done.error = transfer_error(request, done.done_bytes, error);
+  const std::lock_guard lock(mutex_);
+  (request.kind == IoKind::kRead ? counts_.read_bytes : counts_.written_bytes) += done.done_bytes;
+  counts_.cached_bytes += cached;
+  done_.push_back(std::move(done));
+  --under_way_;
+  changed_.notify_all();
+}
+
+std::vector<FileIoDone> FileIo::Core::wait(std::size_t least, std::chrono::nanoseconds timeout,
+                                           std::size_t most) {
+  require_owner();
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::clamp<std::chrono::nanoseconds>(timeout, {}, kForever),
+                    [&] { return done_.size() >= least || under_way_ == 0; });
+  const auto end = done_.begin() + static_cast<std::ptrdiff_t>(std::min(most, done_.size()));
+  std::vector<FileIoDone> taken(std::make_move_iterator(done_.begin()),
+                                std::make_move_iterator(end));
+  done_.erase(done_.begin(), end);
+  return taken;
+}
+
+FileIoStats FileIo::Core::stats() const {
+  const std::lock_guard lock(mutex_);
+  FileIoStats stats = counts_;
+  stats.queue = drive_->queue_name();
+  stats.queue_reason = drive_->queue_reason();
+  return stats;
+}
+
+FileIo::FileIo(const FileIoOptions& options) {
+  check(options);
+  core_ = std::make_unique<Core>(options);
+}
+FileIo::~FileIo() = default;
+
+void FileIo::read(const std::string& path, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  std::uint64_t tag) {
+  auto request = core_->new_request(IoKind::kRead, path, offset_bytes, into.size(), tag);
+  core_->open(*request, path, into.data());
+  core_->begin(std::move(request), into.data());
+}
+void FileIo::write(const std::string& path, std::uint64_t offset_bytes,
+                   std::span<const std::byte> from, std::uint64_t tag) {
+  auto request = core_->new_request(IoKind::kWrite, path, offset_bytes, from.size(), tag);
+  swap::check_file_size_limit(path, offset_bytes + from.size(), "nothing was written");
+  core_->open(*request, path, from.data());
+  core_->begin(std::move(request), const_cast<std::byte*>(from.data()));
+}
+void FileIo::read(int fd, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  std::uint64_t tag) {
+  auto request = core_->new_request(IoKind::kRead, "descriptor " + std::to_string(fd), offset_bytes,
+                                    into.size(), tag);
+  core_->use(*request, fd, into.data());
+  core_->begin(std::move(request), into.data());
+}
+void FileIo::write(int fd, std::uint64_t offset_bytes, std::span<const std::byte> from,
+                   std::uint64_t tag) {
+  const std::string name = "descriptor " + std::to_string(fd);
+  auto request = core_->new_request(IoKind::kWrite, name, offset_bytes, from.size(), tag);
+  swap::check_file_size_limit(name, offset_bytes + from.size(), "nothing was written");
+  core_->use(*request, fd, from.data());
+  core_->begin(std::move(request), const_cast<std::byte*>(from.data()));
+}
+std::vector<FileIoDone> FileIo::wait(std::size_t least, std::chrono::nanoseconds timeout,
+                                     std::size_t most) {
+  return core_->wait(least, timeout, most);
+}
+std::size_t FileIo::pending() const { return core_->pending(); }
+FileIoStats FileIo::stats() const { return core_->stats(); }
+}  // namespace headrace
