@@ -300,6 +300,11 @@ typedef struct headrace_engine_options {
    * engine. May be NULL. */
   int32_t (*poll)(void* context);
   void* poll_context;
+  /* Not 0: the engine keeps up to so many log lines (65536 at most) until
+   * headrace_engine_take_log() takes them, and calls no function for them. Use it if `log` cannot
+   * run on the engine's threads. Not with `log`. */
+  uint32_t kept_log_lines;
+  uint32_t reserved;
 } headrace_engine_options;
 static inline void headrace_engine_options_init(headrace_engine_options* options) {
   options->struct_size = (uint32_t)sizeof *options;
@@ -315,6 +320,8 @@ static inline void headrace_engine_options_init(headrace_engine_options* options
   options->cuda = NULL;
   options->poll = NULL;
   options->poll_context = NULL;
+  options->kept_log_lines = 0;
+  options->reserved = 0;
 }
 
 /* `options` may be NULL. This call costs little: only headrace_engine_freeze() allocates. */
@@ -618,6 +625,12 @@ headrace_code headrace_engine_wake(headrace_engine* engine, headrace_error* erro
 /* {"schema_version":1,...} with the names of Stats (headrace/stats.hpp). */
 headrace_code headrace_engine_stats_json(headrace_engine* engine, char* buffer, size_t capacity,
                                          size_t* out_needed, headrace_error* error);
+/* Takes the oldest log line that the engine keeps (headrace_engine_options.kept_log_lines). If it
+ * keeps none, writes 0 to *out_needed. A call that does not get the whole line leaves it there.
+ * When there are too many lines, the oldest one goes, and a warning counts those that went. A
+ * query; works after close too. */
+headrace_code headrace_engine_take_log(headrace_engine* engine, int32_t* out_level, char* buffer,
+                                       size_t capacity, size_t* out_needed, headrace_error* error);
 /* May be called from any thread and from a signal handler, at any time. The waiting call soon
  * returns HEADRACE_INTERRUPTED, and so does every later call except queries, release, close and
  * destroy. An interrupt cannot be undone. If a callback is running, the waiting call first waits

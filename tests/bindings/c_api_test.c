@@ -691,6 +691,84 @@ static void a_host_supplies_device_ranks_and_log(const char* folder) {
   EXPECT_OK(headrace_engine_destroy(memory, &error));
 }
 
+/* Makes freeze log: at least these three settings that have no effect. */
+static const char kWarned[] =
+    "{\"wall_clock_breakdown\": true, \"dump_state\": true, \"memory_breakdown\": true}";
+static headrace_engine* warned_engine(uint32_t kept_log_lines) {
+  headrace_engine* engine = NULL;
+  headrace_engine_options options;
+  headrace_parameter_spec spec;
+  headrace_group group;
+  headrace_engine_options_init(&options);
+  options.settings_json = kWarned;
+  options.kept_log_lines = kept_log_lines;
+  EXPECT_OK(headrace_engine_create(&options, &engine, &error));
+  headrace_parameter_spec_init(&spec);
+  spec.name = "w";
+  EXPECT_OK(headrace_engine_add_group(engine, "g", &spec, 1, &group, &error));
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  return engine;
+}
+static int taken_warnings;
+static int taken_lines(headrace_engine* engine, char* first, size_t capacity) {
+  char line[1024];
+  int32_t level = -1;
+  size_t needed = 1;
+  int count = 0;
+  first[0] = '\0';
+  taken_warnings = 0;
+  for (;;) {
+    EXPECT_OK(headrace_engine_take_log(engine, &level, line, sizeof line, &needed, &error));
+    if (needed == 0) return count;
+    EXPECT(needed == strlen(line) + 1 && level >= HEADRACE_LOG_INFO);
+    taken_warnings += level == HEADRACE_LOG_WARNING;
+    if (count++ == 0) snprintf(first, capacity, "%s", line);
+  }
+}
+static void lines_wait_until_they_are_taken(void) {
+  char first[1024], line[1024];
+  int32_t level = -1;
+  size_t size = 0, needed = 0;
+  int all;
+  headrace_engine* engine = warned_engine(100);
+  EXPECT_OK(headrace_engine_take_log(engine, &level, NULL, 0, &size, &error));
+  EXPECT_CODE(headrace_engine_take_log(engine, &level, line, 4, &needed, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT(needed == size && strlen(line) == 3);
+  EXPECT_OK(headrace_engine_close(engine, &error));
+  all = taken_lines(engine, first, sizeof first); /* the sizes above took none, close neither */
+  EXPECT(taken_warnings >= 3 && all >= taken_warnings && strncmp(first, line, 3) == 0 &&
+         strlen(first) + 1 == size);
+  EXPECT(taken_lines(engine, first, sizeof first) == 0);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+
+  engine = warned_engine(1);
+  EXPECT(taken_lines(engine, first, sizeof first) == 2);
+  snprintf(line, sizeof line, "%d log lines are lost", all - 1);
+  EXPECT(strncmp(first, line, strlen(line)) == 0);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+static void kept_lines_are_refused(void) {
+  char line[16];
+  int32_t level = 0;
+  size_t needed = 0;
+  struct host host;
+  headrace_engine* engine = new_engine(NULL);
+  headrace_engine_options options;
+  EXPECT_CODE(headrace_engine_take_log(engine, &level, line, sizeof line, &needed, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("kept_log_lines");
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  headrace_engine_options_init(&options);
+  options.kept_log_lines = 65537;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  options.kept_log_lines = 1;
+  options.log = host_log;
+  options.log_context = &host;
+  EXPECT_CODE(headrace_engine_create(&options, &engine, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("both log and kept_log_lines");
+}
+
 static void accumulates_on_the_host(void) {
   const float source[4] = {1, 2, 3, (float)INFINITY};
   float sum[4] = {1, 1, 1, 1};
@@ -788,6 +866,8 @@ int main(int argc, char** argv) {
   a_fill_that_refuses_ends_the_load();
   plans_and_paths_are_refused(folder);
   a_host_supplies_device_ranks_and_log(folder);
+  lines_wait_until_they_are_taken();
+  kept_lines_are_refused();
   accumulates_on_the_host();
   interrupts_from_a_signal_handler();
   an_engine_in_use_is_not_destroyed();

@@ -4,16 +4,19 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "bindings/c/call_gate.hpp"
 #include "bindings/c/handles.hpp"
+#include "bindings/c/log_queue.hpp"
 #include "headrace/c.h"
 #include "headrace/engine.hpp"
 
 namespace headrace::bindings {
 struct EngineOfC {
+  std::shared_ptr<LogQueue> log;  // null: the host has a sink. The engine's threads hold it too.
   Engine engine;
   std::string settings_json;
   CallGate gate = {};
@@ -46,6 +49,7 @@ class EngineCall {
   Engine* operator->() const noexcept { return &use_->engine; }
   Engine& operator*() const noexcept { return use_->engine; }
   const std::string& settings_json() const noexcept { return use_->settings_json; }
+  LogQueue* log() const noexcept { return use_->log.get(); }
   // For calls that run alone.
   std::vector<std::byte>& loaded_trainer_state() const noexcept {
     return use_->loaded_trainer_state;

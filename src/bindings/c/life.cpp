@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/c/calls.hpp"
@@ -69,6 +70,26 @@ std::shared_ptr<Device> make_cuda_device_of(const headrace_cuda* from) {
   return make_cuda_device(options);
 }
 
+std::shared_ptr<LogQueue> log_queue_of(const headrace_engine_options& options) {
+  if (options.kept_log_lines == 0) return nullptr;
+  if (options.log != nullptr) refuse("options gives both log and kept_log_lines; give one");
+  if (options.kept_log_lines > 65'536) {
+    refuse("options.kept_log_lines is " + std::to_string(options.kept_log_lines) +
+           ", 65536 is the most; give fewer, and take the lines more often");
+  }
+  return std::make_shared<LogQueue>(options.kept_log_lines);
+}
+
+LogSink log_sink_of(const headrace_engine_options& options,
+                    const std::shared_ptr<LogQueue>& queue) {
+  if (queue != nullptr)
+    return [queue](LogLevel level, std::string_view text) { queue->add(level, text); };
+  if (options.log == nullptr) return nullptr;
+  return [log = options.log, context = options.log_context](LogLevel level, std::string_view text) {
+    log(context, static_cast<std::int32_t>(level), std::string(text).c_str());
+  };
+}
+
 EngineOptions engine_options_of(const headrace_engine_options& options) {
   EngineOptions result;
   if (options.device != nullptr && options.cuda != nullptr)
@@ -76,12 +97,6 @@ EngineOptions engine_options_of(const headrace_engine_options& options) {
   if (options.device != nullptr) result.device = make_host_device(options.device);
   if (options.cuda != nullptr) result.device = make_cuda_device_of(options.cuda);
   if (options.collective != nullptr) result.collective = make_host_collective(options.collective);
-  if (options.log != nullptr) {
-    result.log = [log = options.log, context = options.log_context](LogLevel level,
-                                                                    std::string_view text) {
-      log(context, static_cast<std::int32_t>(level), std::string(text).c_str());
-    };
-  }
   if (options.poll != nullptr) {
     result.poll = [poll = options.poll, context = options.poll_context] {
       return poll(context) != 0;
@@ -102,9 +117,24 @@ void create(const headrace_engine_options* given, headrace_engine** out_engine) 
                     version() + "; compile it with that library's header, or link the other");
   }
   const Settings settings = settings_of(options);
+  const std::shared_ptr<LogQueue> queue = log_queue_of(options);
+  EngineOptions engine_options = engine_options_of(options);
+  engine_options.log = log_sink_of(options, queue);
   std::unique_ptr<EngineOfC> engine(
-      new EngineOfC{Engine(settings, engine_options_of(options)), settings.to_json()});
+      new EngineOfC{queue, Engine(settings, std::move(engine_options)), settings.to_json()});
   *out_engine = static_cast<headrace_engine*>(engines.add(std::move(engine)));
+}
+// Writes the oldest line that is kept, or nothing and the size 0.
+void take_log(LogQueue* queue, std::int32_t& level, char* buffer, std::size_t capacity,
+              std::size_t& needed) {
+  if (queue == nullptr)
+    refuse("this engine keeps no log lines; create it with kept_log_lines above 0");
+  const bool found = queue->offer([&](const LogQueue::Line& line) {
+    level = static_cast<std::int32_t>(line.level);
+    give_text(line.text, buffer, capacity, &needed);
+    return capacity > 0;
+  });
+  if (!found) needed = 0;
 }
 }  // namespace
 }  // namespace headrace::bindings
@@ -157,6 +187,14 @@ headrace_code headrace_engine_sleep(headrace_engine* engine, const char* directo
 }
 headrace_code headrace_engine_wake(headrace_engine* engine, headrace_error* error) {
   return guarded(error, [&] { run(engine)->wake(); });
+}
+headrace_code headrace_engine_take_log(headrace_engine* engine, int32_t* out_level, char* buffer,
+                                       size_t capacity, size_t* out_needed, headrace_error* error) {
+  return guarded(error, [&] {
+    const auto used = look(engine);
+    take_log(used.log(), required(out_level, "out_level"), buffer, capacity,
+             required(out_needed, "out_needed"));
+  });
 }
 headrace_code headrace_engine_interrupt(headrace_engine* engine) {
   return static_cast<headrace_code>(engines.visit(engine, [](EngineOfC& e) {
