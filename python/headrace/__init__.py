@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace: trains models that do not fit into memory. docs/python.md shows its uses.
+
+headrace.Engine serves numpy and every other framework; headrace.torch has the optimizers for torch,
+and is the only part that imports torch.
+"""
+from ._config import __version__, show_config
+from ._engine import Engine, Gathered, Group, Parameter, StepResult
+from ._errors import (ArgumentError, ConfigError, Corrupt, Error, Interrupted, IoError, IoStalled,
+                      NoSpace, NoSuchFile, NotFinite, NotFound, OutOfBudget, PeerLost, Unsupported,
+                      WrongState)
+
+__all__ = ["ArgumentError", "ConfigError", "Corrupt", "Engine", "Error", "Gathered", "Group",
+           "Interrupted", "IoError", "IoStalled", "NoSpace", "NoSuchFile", "NotFinite", "NotFound",
+           "OutOfBudget", "Parameter", "PeerLost", "StepResult", "Unsupported", "WrongState",
+           "__version__", "show_config"]

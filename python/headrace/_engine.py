@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.Engine: the engine of headrace/engine.hpp for numpy and everything with buffers."""
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import weakref
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+
+from . import _c, _library
+from ._errors import ArgumentError, NotFound, WrongState
+from ._library import call, call_to_the_end, call_with, new
+
+logger = logging.getLogger("headrace")
+logger.addHandler(logging.NullHandler())  # without a handler, Python would print warnings
+_LEVELS = {_c.HEADRACE_LOG_INFO: logging.INFO, _c.HEADRACE_LOG_WARNING: logging.WARNING,
+           _c.HEADRACE_LOG_ERROR: logging.ERROR}
+_KEPT_LINES = 4096
+
+DTYPES = {"f32": _c.HEADRACE_F32, "bf16": _c.HEADRACE_BF16, "f16": _c.HEADRACE_F16}
+CONTENTS = {"weight": _c.HEADRACE_WEIGHT, "master": _c.HEADRACE_MASTER,
+            "exp_avg": _c.HEADRACE_EXP_AVG, "exp_avg_sq": _c.HEADRACE_EXP_AVG_SQ}
+# Formats of buffers. memoryview casts to none of 16 bits but integers, so bf16 and f16 come as
+# their bits: np.asarray(...).view(np.float16).
+_FORMATS = {_c.HEADRACE_F32: "f", _c.HEADRACE_BF16: "H", _c.HEADRACE_F16: "H"}
+_SIZES = {_c.HEADRACE_F32: 4, _c.HEADRACE_BF16: 2, _c.HEADRACE_F16: 2}
+
+
+class Parameter(NamedTuple):
+    """A parameter as it is registered."""
+
+    shape: Sequence[int]
+    dtype: str = "bf16"
+    hyperparameters: int = 0  # of add_hyperparameters(); 0: the default set
+    frozen: bool = False
+
+
+class StepResult(NamedTuple):
+    """headrace_step_result of headrace/c.h."""
+
+    step: int
+    gradient_norm: float
+    clip_factor: float
+    parameters_updated: int
+    parameters_left_alone: int
+    skipped: bool
+    non_finite_gradients: int
+
+
+class _Known(NamedTuple):
+    index: int
+    shape: tuple
+    dtype: int
+    size_bytes: int
+
+
+def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
+    if settings is not None and nvme is not None:
+        raise _refuse("Engine() got both settings and nvme; nothing was made. Give the path "
+                            "as nvme_path within the settings.")
+    if nvme is not None:
+        place = {"device": "nvme", "nvme_path": os.fspath(nvme)}
+        settings = {"zero_optimization": {"offload_optimizer": place, "offload_param": place}}
+    return None if settings is None else json.dumps(settings).encode()
+
+
+def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str]) -> Any:
+    options = new(_c.headrace_engine_options, kept_log_lines=_KEPT_LINES, poll=_library.poll)
+    if isinstance(settings, (str, os.PathLike)) and nvme is None:
+        options.settings_file = os.fsencode(settings)
+    else:
+        options.settings_json = _settings_text(settings, nvme)
+    texts = [override.encode() for override in overrides]
+    options.overrides = (ctypes.c_char_p * max(1, len(texts)))(*texts)
+    options.override_count = len(texts)
+    return options
+
+
+def _destroy(handle: int) -> None:
+    """For engines that nobody closed. In a forked child, C refuses."""
+    _library.lib.headrace_engine_destroy(handle, None)
+
+
+def _refuse(text: str) -> ArgumentError:
+    return ArgumentError(text, _c.HEADRACE_INVALID_ARGUMENT)
+
+
+def _buffer_of(values: Any, name: str) -> memoryview:
+    try:
+        return memoryview(values)
+    except (TypeError, ValueError):
+        if not hasattr(values, "tobytes"):  # ml_dtypes' bf16 has it, and no format of buffers
+            raise _refuse(f"{name}: {type(values).__name__} is no array, so its values were not "
+                          "taken. Give a numpy array, an array.array or bytes.") from None
+        return memoryview(values.tobytes())
+
+
+def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int) -> memoryview:
+    """The bytes of an array, row-major, or raw bytes, checked against what the parameter has."""
+    view = _buffer_of(values, name)
+    if view.format not in (_FORMATS[dtype], "B", "b", "c",
+                           "e" if dtype == _c.HEADRACE_F16 else "B"):
+        raise _refuse(f"{name}: the values have the format '{view.format}', and its elements are "
+                      f"of '{_FORMATS[dtype]}'. Nothing was taken. Convert the array first (bf16 "
+                      "is given as its bits, in uint16).")
+    if view.nbytes != size_bytes:
+        raise _refuse(f"{name}: the values have {view.nbytes} bytes, and {size_bytes} are needed. "
+                      "Nothing was taken. Give the whole parameter.")
+    try:
+        return view.cast("B")
+    except TypeError:  # not row-major, or a format without a cast
+        return memoryview(view.tobytes())
+
+
+def _raw(address: int, size_bytes: int) -> ctypes.Array:
+    return (ctypes.c_ubyte * size_bytes).from_address(address)
+
+
+def _shaped(view: memoryview, known_format: str, shape: Sequence[int]) -> memoryview:
+    return view.cast("B").cast(known_format, list(shape))
+
+
+class _Lease:
+    """Keeps a gathered group in its place until the scope and the last array of it are gone."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.release = weakref.finalize(self, _library.lib.headrace_gathered_release, handle, None)
+
+
+class Gathered:
+    """A whole group, read-only. Use it in a `with` statement. Arrays made of it keep the group in
+    its place until they are deleted, and the engine cannot be closed before."""
+
+    def __init__(self, group: "Group", lease: _Lease) -> None:
+        self._group = group
+        self._lease: Optional[_Lease] = lease
+
+    def raw(self, name: str) -> ctypes.Array:
+        """The bytes of a parameter. Writing to them would not reach the masters."""
+        if self._lease is None:
+            raise WrongState(f"group '{self._group.name}' was released, and its memory may hold "
+                             "other values. Gather it again.", _c.HEADRACE_WRONG_STATE)
+        known = self._group.engine.known(f"{self._group.name}.{name}")
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        call("gathered_bytes", self._lease.handle, known.index, ctypes.byref(data),
+             ctypes.byref(size))
+        array = _raw(data.value, size.value)
+        array.lease = self._lease  # numpy keeps the ctypes array, and this keeps the lease
+        return array
+
+    def __getitem__(self, name: str) -> memoryview:
+        """A parameter, for np.asarray() and all that takes buffers; no copy. 16 bits as uint16."""
+        known = self._group.engine.known(f"{self._group.name}.{name}")
+        view = memoryview(self.raw(name)).toreadonly()
+        return _shaped(view, _FORMATS[known.dtype], known.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group.parameters)
+
+    def release(self) -> None:
+        self._lease = None
+
+    def __enter__(self) -> "Gathered":
+        return self
+
+    def __exit__(self, *_raised: Any) -> None:
+        self.release()
+
+
+class Group:
+    """Parameters that are used together."""
+
+    def __init__(self, engine: "Engine", index: int, name: str, parameters: Sequence[str]) -> None:
+        self.engine, self.index, self.name = engine, index, name
+        self.parameters = tuple(parameters)
+
+    def gather(self) -> Gathered:
+        handle = ctypes.c_void_p()
+        self.engine._call("engine_gather", self.index, 0, ctypes.byref(handle))
+        return Gathered(self, _Lease(handle.value))
+
+    def load(self, values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
+        self.engine.load(self, values)
+
+    def __repr__(self) -> str:
+        return f"<headrace.Group '{self.name}' of {len(self.parameters)} parameters>"
+
+
+class Engine:
+    """Groups of parameters that live in memory or on drives, and their optimizer.
+
+    settings: a dict, or the path of a file, as docs/settings.md describes them. nvme: a folder for
+    everything, instead of settings. Both None: everything in memory.
+    Calls release Python's lock. Ctrl-C ends a call that waits, and the engine remains usable.
+    """
+
+    def __init__(self, settings: Any = None, *, nvme: Optional[str] = None,
+                 overrides: Sequence[str] = ()) -> None:
+        handle = ctypes.c_void_p()
+        call("engine_create", ctypes.byref(_options(settings, nvme, overrides)),
+             ctypes.byref(handle))
+        self._handle: Optional[int] = handle.value
+        self._finalizer = weakref.finalize(self, _destroy, handle.value)
+        self._known: dict[str, _Known] = {}
+        self._drain_log()
+
+    # ---- life ----
+    def close(self) -> None:
+        """Ends threads and frees files and memory. A second call does nothing."""
+        if self._handle is None:
+            return
+        self._call("engine_close")
+        handle, self._handle = self._handle, None
+        self._finalizer.detach()
+        call("engine_destroy", handle)
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, raised: Any, *_where: Any) -> None:
+        try:
+            self.close()
+        except WrongState:  # arrays of the frames that an exception left behind
+            if raised is None:
+                raise
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError("a headrace.Engine cannot be copied or pickled: it owns threads, files and "
+                        "memory. Save a checkpoint, and load it into another engine.")
+
+    def _live(self) -> int:
+        if self._handle is None:
+            raise WrongState("this engine is closed. Make another one.", _c.HEADRACE_WRONG_STATE)
+        return self._handle
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        try:
+            call_to_the_end(name, self._live(), *arguments)
+        finally:
+            self._drain_log()
+
+    def _call_with(self, name: str, *arguments: Any, prototype: Any, function: Any) -> None:
+        """The function is the last argument but its context."""
+        try:
+            call_with(name, function,
+                      lambda guarded: (self._live(), *arguments, prototype(guarded), None))
+        finally:
+            self._drain_log()
+
+    def _drain_log(self) -> None:
+        """Hands the engine's lines to logging. They arise on threads that must not run Python."""
+        while self._handle is not None:
+            needed, level = ctypes.c_size_t(), ctypes.c_int32()
+            function = _library.lib.headrace_engine_take_log
+            function(self._handle, level, None, 0, needed, None)
+            if needed.value == 0:
+                return
+            line = ctypes.create_string_buffer(needed.value)
+            if function(self._handle, level, line, len(line), needed, None) == _c.HEADRACE_OK:
+                logger.log(_LEVELS[level.value], "%s", line.value.decode("utf-8", "replace"))
+
+    # ---- registration ----
+    def add_hyperparameters(self, **values: Any) -> int:
+        """A set of values named as in headrace_hyperparameters; missing ones: its defaults."""
+        index = ctypes.c_uint32()
+        self._call("engine_add_hyperparameters",
+                   ctypes.byref(new(_c.headrace_hyperparameters, **values)), ctypes.byref(index))
+        return index.value
+
+    def set_hyperparameters(self, index: int, **values: Any) -> None:
+        """Replaces a whole set. The next step uses it."""
+        self._call("engine_set_hyperparameters", index,
+                   ctypes.byref(new(_c.headrace_hyperparameters, **values)))
+
+    def add_group(self, name: str, parameters: Mapping[str, Any]) -> Group:
+        """parameters: the names, each with (shape, dtype) or a headrace.Parameter."""
+        specs = [(key, Parameter(*value)) for key, value in parameters.items()]
+        array = (_c.headrace_parameter_spec * max(1, len(specs)))()
+        for entry, (key, spec) in zip(array, specs):
+            self._fill_spec(entry, key, spec)
+        index = ctypes.c_uint32()
+        self._call("engine_add_group", name.encode(), array, len(specs), ctypes.byref(index))
+        for key, spec in specs:
+            self._remember(f"{name}.{key}", spec)
+        return Group(self, index.value, name, [key for key, _ in specs])
+
+    @staticmethod
+    def _fill_spec(entry: Any, name: str, spec: Parameter) -> None:
+        if spec.dtype not in DTYPES:
+            raise _refuse(f"parameter '{name}' has the dtype {spec.dtype!r}; nothing was "
+                                f"added. Use one of {', '.join(DTYPES)}.")
+        entry.struct_size = ctypes.sizeof(entry)
+        entry.dtype = DTYPES[spec.dtype]
+        entry.name = name.encode()
+        entry.dimensions = len(spec.shape)
+        entry.shape = (ctypes.c_int64 * max(1, len(spec.shape)))(*spec.shape)
+        entry.hyperparameters = spec.hyperparameters
+        entry.frozen = int(spec.frozen)
+
+    def _remember(self, full_name: str, spec: Parameter) -> None:
+        index = ctypes.c_uint32()
+        self._call("engine_parameter", full_name.encode(), ctypes.byref(index))
+        elements = 1
+        for size in spec.shape:
+            elements *= size
+        dtype = DTYPES[spec.dtype]
+        self._known[full_name] = _Known(index.value, tuple(spec.shape), dtype,
+                                        elements * _SIZES[dtype])
+
+    def known(self, full_name: str) -> _Known:
+        if full_name in self._known:
+            return self._known[full_name]
+        self._call("engine_parameter", full_name.encode(), ctypes.byref(ctypes.c_uint32()))
+        raise NotFound(f"parameter '{full_name}' was not added through this object.",
+                       _c.HEADRACE_NOT_FOUND)
+
+    def expect_repeated_gradients(self, group: Group) -> None:
+        self._call("engine_expect_repeated_gradients", group.index)
+
+    def expect_no_gradients(self, group: Group) -> None:
+        self._call("engine_expect_no_gradients", group.index)
+
+    def keep_bound(self, group: Group) -> None:
+        self._call("engine_keep_bound", group.index)
+
+    def freeze(self) -> None:
+        """Plans, and allocates exactly the plan."""
+        self._call("engine_freeze")
+
+    # ---- values ----
+    def load(self, group: Group,
+             values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
+        """Gives a group its values: a dict of arrays, or a function that is called with each name
+        and with writable memory of the parameter's format and shape."""
+        names = {self.known(f"{group.name}.{name}").index: name for name in group.parameters}
+
+        def fill(index: int, address: int, size_bytes: int) -> None:
+            name = names[index]
+            known = self.known(f"{group.name}.{name}")
+            target = memoryview(_raw(address, size_bytes)).cast("B")
+            if callable(values):
+                values(name, _shaped(target, _FORMATS[known.dtype], known.shape))
+            else:
+                target[:] = _bytes_of(values[name], name, known.dtype, size_bytes)
+
+        self._call_with("engine_load", group.index, prototype=_c.headrace_fill, function=fill)
+
+    def store(self, name: str, content: str = "weight") -> memoryview:
+        """A copy of one kind of content, for np.asarray(). 16-bit weights as uint16."""
+        known, kind, dtype = self._content(name, content)
+        element = _SIZES[dtype]
+        out = bytearray(known.size_bytes // _SIZES[known.dtype] * element)
+
+        def sink(first: int, address: int, size_bytes: int) -> None:
+            out[first * element:first * element + size_bytes] = _raw(address, size_bytes)
+
+        self._call_with("engine_store", known.index, kind, prototype=_c.headrace_sink,
+                        function=sink)
+        return _shaped(memoryview(out), _FORMATS[dtype], known.shape)
+
+    def load_content(self, name: str, content: str, values: Any) -> None:
+        """The inverse of store(): replaces one kind of content and nothing else."""
+        known, kind, dtype = self._content(name, content)
+        element = _SIZES[dtype]
+        given = _bytes_of(values, name, dtype, known.size_bytes // _SIZES[known.dtype] * element)
+
+        def source(first: int, address: int, size_bytes: int) -> None:
+            begin = first * element
+            memoryview(_raw(address, size_bytes)).cast("B")[:] = given[begin:begin + size_bytes]
+
+        self._call_with("engine_load_content", known.index, kind, prototype=_c.headrace_source,
+                        function=source)
+
+    def _content(self, name: str, content: str) -> tuple:
+        if content not in CONTENTS:
+            raise _refuse(f"content {content!r} is not known; use one of "
+                                f"{', '.join(CONTENTS)}.")
+        known = self.known(name)
+        dtype = known.dtype if content == "weight" else _c.HEADRACE_F32
+        return known, CONTENTS[content], dtype
+
+    def step_count(self, name: str) -> int:
+        steps = ctypes.c_uint64()
+        self._call("engine_step_count", self.known(name).index, ctypes.byref(steps))
+        return steps.value
+
+    def set_step_count(self, name: str, steps: int) -> None:
+        self._call("engine_set_step_count", self.known(name).index, steps)
+
+    def hash_parameters(self) -> str:
+        return self._hash("engine_hash_parameters")
+
+    def hash_optimizer_state(self) -> str:
+        return self._hash("engine_hash_optimizer_state")
+
+    def _hash(self, name: str) -> str:
+        text = ctypes.create_string_buffer(_c.HEADRACE_HASH_CAPACITY)
+        self._call(name, text)
+        return text.value.decode()
+
+    # ---- a step ----
+    def add_gradient(self, name: str, gradient: Any, dtype: Optional[str] = None) -> None:
+        """gradient: an array of float32 or float16, or of uint16 that holds bf16. dtype: needed for
+        raw bytes only. The engine has read the gradient when the call returns."""
+        known = self.known(name)
+        kind = self._gradient_dtype(name, gradient, dtype)
+        elements = known.size_bytes // _SIZES[known.dtype]
+        view = _bytes_of(gradient, name, kind, elements * _SIZES[kind])
+        kept = view if not view.readonly else bytearray(view)
+        self.add_gradient_at(name, ctypes.addressof(ctypes.c_char.from_buffer(kept)), kind)
+
+    def add_gradient_at(self, name: str, address: int, kind: int) -> None:
+        """The same with the address of contiguous values, of a headrace_dtype."""
+        self._call("engine_add_gradient", self.known(name).index, address, kind, 0)
+
+    @staticmethod
+    def _gradient_dtype(name: str, gradient: Any, dtype: Optional[str]) -> int:
+        named = str(getattr(gradient, "dtype", ""))
+        found = dtype or {"float32": "f32", "float16": "f16", "uint16": "bf16",
+                          "bfloat16": "bf16"}.get(named)
+        if found is None and isinstance(gradient, memoryview):
+            found = {"f": "f32", "e": "f16", "H": "bf16"}.get(gradient.format)
+        if found not in DTYPES:
+            raise _refuse(f"{name}: the gradient has no known dtype ({found or named!r}); "
+                                "nothing was added. Give float32, float16, or bf16 as uint16, or "
+                                "name the dtype.")
+        return DTYPES[found]
+
+    def discard_gradients(self) -> None:
+        self._call("engine_discard_gradients")
+
+    def step(self, learning_rate: float = 1e-3, *, gradient_scale: float = 1.0,
+             max_norm: float = 0.0) -> StepResult:
+        options = new(_c.headrace_step_options, learning_rate=learning_rate,
+                      gradient_scale=gradient_scale, max_norm=max_norm)
+        result = new(_c.headrace_step_result)
+        self._call("engine_step", ctypes.byref(options), ctypes.byref(result))
+        return StepResult(result.step, result.gradient_norm, result.clip_factor,
+                          result.parameters_updated, result.parameters_left_alone,
+                          bool(result.skipped), result.non_finite_gradients)
+
+    def finish_step(self) -> None:
+        self._call("engine_finish_step")
+
+    # ---- reports ----
+    def settings(self) -> dict:
+        return json.loads(_library.text_of("engine_settings_json", self._live()))
+
+    def plan(self) -> dict:
+        return json.loads(_library.text_of("engine_plan_json", self._live()))
+
+    def stats(self) -> dict:
+        # The text may grow between the question for its size and the question for itself.
+        buffer, needed = ctypes.create_string_buffer(1 << 20), ctypes.c_size_t()
+        self._call("engine_stats_json", buffer, len(buffer), ctypes.byref(needed))
+        return json.loads(buffer.value)
+
+    # ---- checkpoints, sleep ----
+    def save_checkpoint(self, directory: Any, *, latest: bool = False,
+                        trainer_state: bytes = b"") -> None:
+        options = new(_c.headrace_save_options, latest=int(latest),
+                      trainer_state=ctypes.cast(ctypes.c_char_p(trainer_state), ctypes.c_void_p),
+                      trainer_state_bytes=len(trainer_state))
+        self._call("engine_save_checkpoint", os.fsencode(directory), ctypes.byref(options))
+
+    def load_checkpoint(self, directory: Any) -> bytes:
+        """Returns the trainer_state that the checkpoint was saved with."""
+        self._call("engine_load_checkpoint", os.fsencode(directory))
+        size = ctypes.c_size_t()
+        self._call("engine_loaded_trainer_state", None, 0, ctypes.byref(size))
+        state = ctypes.create_string_buffer(max(1, size.value))
+        self._call("engine_loaded_trainer_state", state, size.value, ctypes.byref(size))
+        return state.raw[:size.value]
+
+    def load_weights(self, path: Any, *, names: Optional[Mapping[str, str]] = None,
+                     allow_unused: bool = False) -> None:
+        """From safetensors files. names: a tensor's name for a parameter's full name; where it has
+        none, the full name."""
+        tensors = {key.encode(): value.encode() for key, value in (names or {}).items()}
+
+        def tensor_name(full_name: bytes, buffer: int, capacity: int) -> None:
+            text = tensors.get(full_name, full_name) + b"\0"
+            if len(text) > capacity:
+                raise _refuse(f"the tensor name {text[:-1].decode()!r} has more than "
+                                    f"{capacity - 1} bytes.")
+            ctypes.memmove(buffer, text, len(text))
+
+        def arguments(guarded: Any) -> tuple:
+            prototype = dict(_c.headrace_weight_options._fields_)["tensor_name"]
+            options = new(_c.headrace_weight_options, allow_unused=int(allow_unused),
+                          tensor_name=prototype(guarded))
+            return self._live(), os.fsencode(path), ctypes.byref(options)
+
+        try:
+            call_with("engine_load_weights", tensor_name, arguments)
+        finally:
+            self._drain_log()
+
+    def sleep(self, directory: Any = None) -> None:
+        """Gives memory back until wake()."""
+        self._call("engine_sleep", None if directory is None else os.fsencode(directory))
+
+    def wake(self) -> None:
+        self._call("engine_wake")

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads libheadrace.so, and calls it: codes become exceptions, and Ctrl-C ends a call."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import signal
+import threading
+from typing import Any, Callable, Iterator, Optional
+
+from . import _c
+from ._errors import Interrupted, error_of
+
+
+def library_path() -> str:
+    """HEADRACE_LIBRARY, or the library that came with this package."""
+    inside = pathlib.Path(__file__).parent / "_lib" / "libheadrace.so"
+    return os.environ.get("HEADRACE_LIBRARY") or str(inside)
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        library = ctypes.CDLL(path, mode=ctypes.RTLD_LOCAL)
+        for name, (result, arguments) in _c.FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"{error}. headrace cannot be used without its library of the same version. Install "
+            "the wheel again, or set HEADRACE_LIBRARY to the path of that library.") from error
+    return library
+
+
+lib = _load()
+
+
+def new(struct: Any, **values: Any) -> Any:
+    """A struct as its _init() of headrace/c.h leaves it, with `values` in place."""
+    return struct(**{"struct_size": ctypes.sizeof(struct), **struct.defaults, **values})
+
+
+class _ErrorOfThread(threading.local):
+    """Each call overwrites the struct, so each thread has its own."""
+
+    def __init__(self) -> None:
+        self.text = ctypes.create_string_buffer(65536)
+        self.error = new(_c.headrace_error, message=ctypes.addressof(self.text),
+                         message_capacity=len(self.text))
+
+
+_of_thread = _ErrorOfThread()
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls headrace_<name>, and raises what it reports."""
+    error = _of_thread.error
+    code = getattr(lib, "headrace_" + name)(*arguments, ctypes.byref(error))
+    if code != _c.HEADRACE_OK:
+        text = _of_thread.text.value.decode("utf-8", "replace")
+        raise error_of(code, error.sys_errno, text)
+
+
+def text_of(name: str, *arguments: Any) -> str:
+    """The text that headrace_<name> writes."""
+    needed = ctypes.c_size_t()
+    call(name, *arguments, None, 0, ctypes.byref(needed))
+    buffer = ctypes.create_string_buffer(needed.value)
+    call(name, *arguments, buffer, len(buffer), ctypes.byref(needed))
+    return buffer.value.decode("utf-8")
+
+
+# Asked by a thread that waits in a call. CPython answers in C whether Ctrl-C has arrived: the
+# signal's handler could end a Python function before its first line, and then there is no result.
+_poll_prototype = ctypes.PYFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_ctrl_c_arrived = _poll_prototype(("PyOS_InterruptOccurred", ctypes.pythonapi))
+poll = dict(_c.headrace_engine_options._fields_)["poll"](_ctrl_c_arrived)
+
+
+def on_ctrl_c() -> None:
+    """What Python would have done on Ctrl-C: calls the handler, which may raise or return."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, None)
+
+
+def call_to_the_end(name: str, *arguments: Any) -> None:
+    """As call(), but if the handler of Ctrl-C returns, the call is made again."""
+    while True:
+        try:
+            return call(name, *arguments)
+        except Interrupted:
+            pass
+        on_ctrl_c()
+
+
+@contextlib.contextmanager
+def ctrl_c_kept() -> Iterator[list]:
+    """Keeps Ctrl-C in a list. In a function that C calls, its exception would be lost."""
+    kept: list = []
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield kept
+        return
+    signal.signal(signal.SIGINT, lambda *arguments: kept.append(arguments))
+    try:
+        yield kept
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def call_with(name: str, function: Callable[..., None],
+              arguments: Callable[[Callable[..., int]], tuple]) -> None:
+    """Calls headrace_<name> with arguments(guarded), where C calls guarded(), and guarded() calls
+    the function. What that raises ends the call, and is raised here."""
+    while True:
+        raised: list[BaseException] = []
+        failure: Optional[Exception] = None
+        with ctrl_c_kept() as kept:
+            def guarded(_context: Any, *values: Any) -> int:
+                if kept:
+                    return _c.HEADRACE_INTERRUPTED
+                try:
+                    function(*values)
+                except BaseException as error:  # must not pass through C
+                    raised.append(error)
+                    return _c.HEADRACE_INVALID_ARGUMENT
+                return _c.HEADRACE_OK
+
+            try:
+                call(name, *arguments(guarded))
+            except Exception as error:
+                failure = error
+        if raised:
+            raise raised[0]
+        if kept or isinstance(failure, Interrupted):
+            on_ctrl_c()
+        if failure is None:
+            return
+        if not isinstance(failure, Interrupted):
+            raise failure  # otherwise the handler has returned, and the call is made again

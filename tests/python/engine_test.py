@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_test.py FOLDER: headrace.Engine through buffers alone, and through numpy where there is
+one. FOLDER lies on a drive. The environment names the library and the package."""
+import array
+import copy
+import gc
+import logging
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.dont_write_bytecode = True
+import headrace  # noqa: E402
+from headrace import _library  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+START = (0.5, -1.0, 2.0, 0.25)
+
+
+def floats(*values):
+    return array.array("f", values)
+
+
+def on_nvme(folder):
+    place = {"device": "nvme", "nvme_path": folder}
+    return {"zero_optimization": {"offload_optimizer": place, "offload_param": place}}
+
+
+def vector_engine(settings=None, count=4, start=START):
+    engine = headrace.Engine(settings)
+    group = engine.add_group("g", {"w": ((count,), "f32")})
+    engine.freeze()
+    group.load({"w": floats(*start)})
+    return engine, group
+
+
+def train(engine, group, steps=3):
+    for _ in range(steps):
+        with group.gather() as gathered:
+            gradient = floats(*(2 * value for value in gathered["w"]))
+        engine.add_gradient("g.w", gradient, "f32")
+        engine.step(0.1, max_norm=1)
+
+
+class Training(unittest.TestCase):
+    def test_has_the_same_bits_in_memory_and_on_a_drive(self):
+        hashes = set()
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            for settings in (None, on_nvme(folder)):
+                engine, group = vector_engine(settings)
+                with engine:
+                    train(engine, group)
+                    hashes.add((engine.hash_parameters(), engine.hash_optimizer_state()))
+                    self.assertEqual(engine.step_count("g.w"), 3)
+                    self.assertEqual(engine.stats()["nvme_reads"] > 0, settings is not None)
+        self.assertEqual(len(hashes), 1)
+
+    def test_matches_a_step_computed_by_hand(self):
+        engine, _ = vector_engine()
+        with engine:
+            engine.add_gradient("g.w", floats(1, -1, 0, 2), "f32")
+            result = engine.step(0.1)
+            self.assertAlmostEqual(result.gradient_norm, 6 ** 0.5, places=6)
+            self.assertEqual((result.step, result.parameters_updated), (1, 1))
+            # The first step moves each element by the rate, against its gradient's sign.
+            for value, start, sign in zip(engine.store("g.w"), START, (1, -1, 0, 1)):
+                self.assertAlmostEqual(value, start * (1 - 0.1 * 0.01) - 0.1 * sign, places=6)
+
+    def test_hyperparameters_reach_the_step(self):
+        with headrace.Engine() as engine:
+            still = engine.add_hyperparameters(learning_rate_scale=0.0, weight_decay=0.0)
+            group = engine.add_group("g", {"moves": ((1,), "f32"),
+                                           "still": headrace.Parameter((1,), "f32", still)})
+            engine.freeze()
+            group.load(lambda name, values: values.__setitem__(0, 1.0))
+            for _ in range(2):
+                for name in ("g.moves", "g.still"):
+                    engine.add_gradient(name, floats(1), "f32")
+                engine.step(0.5)
+                engine.set_hyperparameters(still, learning_rate_scale=1.0, weight_decay=0.0)
+            self.assertAlmostEqual(engine.store("g.still")[0], 0.5, places=5)
+            self.assertLess(engine.store("g.moves")[0], 0.1)
+
+
+class Values(unittest.TestCase):
+    def test_content_is_stored_and_loaded(self):
+        engine, group = vector_engine()
+        other, other_group = vector_engine()
+        with engine, other:
+            train(engine, group)
+            for content in ("weight", "exp_avg", "exp_avg_sq"):
+                other.load_content("g.w", content, engine.store("g.w", content))
+            other.set_step_count("g.w", engine.step_count("g.w"))
+            for one, its in ((engine, group), (other, other_group)):
+                train(one, its, 1)
+            self.assertEqual(engine.hash_optimizer_state(), other.hash_optimizer_state())
+            self.assertEqual(engine.hash_parameters(), other.hash_parameters())
+
+    def test_bf16_comes_as_its_bits(self):
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((2, 1),), "one": ((), "f16")})
+            engine.freeze()
+            group.load({"w": array.array("H", [0x3f80, 0xc000]), "one": b"\x00\x3c"})
+            self.assertEqual(engine.store("g.w").tolist(), [[0x3f80], [0xc000]])
+            self.assertEqual(engine.store("g.w", "master").tolist(), [[1.0], [-2.0]])
+            self.assertEqual(bytes(engine.store("g.one")), b"\x00\x3c")
+
+    @unittest.skipIf(np is None, "numpy is not installed")
+    def test_arrays_of_any_order_and_of_16_bits_are_taken_by_their_elements(self):
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((2, 3), "f32"), "h": ((2, 3), "f16")})
+            engine.freeze()
+            values = np.arange(6, dtype=np.float32).reshape(3, 2).T
+            group.load({"w": values, "h": values.astype(np.float16)})
+            self.assertEqual(engine.store("g.w").tolist(), values.tolist())
+            halves = np.asarray(engine.store("g.h")).view(np.float16)
+            self.assertEqual(halves.tolist(), values.tolist())
+
+    def test_values_that_do_not_fit_are_refused(self):
+        engine, group = vector_engine()
+        with engine:
+            for values, words in ((floats(1, 2), "8 bytes, and 16"),
+                                  (array.array("i", [1, 2, 3, 4]), "format 'i'"),
+                                  ([1.0, 2.0, 3.0, 4.0], "list is no array")):
+                with self.assertRaisesRegex(ValueError, words):
+                    group.load({"w": values})
+            with self.assertRaisesRegex(headrace.WrongState, "load"):
+                group.gather()  # a load that failed leaves no values
+            with self.assertRaisesRegex(ValueError, "no known dtype"):
+                engine.add_gradient("g.w", b"0123456789012345")
+            with self.assertRaisesRegex(ValueError, "use one of weight"):
+                engine.store("g.w", "momentum")
+
+    def test_what_a_function_raises_comes_out(self):
+        engine, group = vector_engine()
+        with engine:
+            with self.assertRaises(ZeroDivisionError):
+                group.load(lambda name, values: 1 // 0)
+            group.load({"w": floats(*START)})
+
+    def test_weights_of_another_program_are_loaded(self):
+        engine, group = vector_engine()
+        with engine, tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            path = pathlib.Path(folder, "model.safetensors")
+            header = b'{"x.w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+            path.write_bytes(len(header).to_bytes(8, "little") + header
+                             + floats(9, 8, 7, 6).tobytes())
+            engine.load_weights(path, names={"g.w": "x.w"})
+            self.assertEqual(engine.store("g.w").tolist(), [9, 8, 7, 6])
+            with self.assertRaisesRegex(ValueError, "g.w"):
+                engine.load_weights(path)
+
+
+class Leases(unittest.TestCase):
+    def test_memory_is_not_reused_while_a_view_of_it_lives(self):
+        engine, group = vector_engine()
+        with group.gather() as gathered:
+            view = gathered["w"]
+        self.assertEqual(list(view), list(START))
+        with self.assertRaisesRegex(headrace.WrongState, "'g' is still gathered"):
+            engine.close()
+        with self.assertRaisesRegex(headrace.WrongState, "Gather it again"):
+            gathered["w"]
+        del view
+        gc.collect()
+        engine.close()
+        engine.close()
+
+    def test_views_are_read_only(self):
+        engine, group = vector_engine()
+        with engine, group.gather() as gathered:
+            with self.assertRaises(TypeError):
+                gathered["w"][0] = 1.0
+
+    @unittest.skipIf(np is None, "numpy is not installed")
+    def test_numpy_reads_the_memory_itself(self):
+        engine, group = vector_engine()
+        with group.gather() as gathered:
+            values = np.asarray(gathered["w"])
+            self.assertEqual(values.ctypes.data, gathered_address(gathered, "w"))
+            self.assertFalse(values.flags.writeable)
+        with self.assertRaises(headrace.WrongState):
+            engine.close()
+        del values
+        engine.add_gradient("g.w", np.ones(4, np.float32))
+        with self.assertRaisesRegex(ValueError, "float64"):
+            engine.add_gradient("g.w", np.ones(4))
+        engine.step()
+        engine.close()
+
+
+def gathered_address(gathered, name):
+    import ctypes
+    return ctypes.addressof(gathered.raw(name))
+
+
+class Checkpoints(unittest.TestCase):
+    def test_a_run_continues_from_a_checkpoint(self):
+        engine, group = vector_engine()
+        other, other_group = vector_engine(start=(0, 0, 0, 0))
+        with engine, other, tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            train(engine, group)
+            engine.save_checkpoint(folder + "/one", trainer_state=b"epoch\0 3")
+            self.assertEqual(other.load_checkpoint(folder + "/one"), b"epoch\0 3")
+            for one, its in ((engine, group), (other, other_group)):
+                train(one, its, 1)
+            self.assertEqual(engine.hash_parameters(), other.hash_parameters())
+            with self.assertRaises(headrace.Error) as raised:
+                other.load_checkpoint(folder + "/none")
+            self.assertIn("none", str(raised.exception))
+
+    def test_an_engine_sleeps_and_wakes(self):
+        engine, group = vector_engine()
+        with engine, tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            train(engine, group)
+            before = engine.hash_optimizer_state()
+            engine.sleep(folder)
+            with self.assertRaisesRegex(headrace.WrongState, "sleeps"):
+                engine.hash_optimizer_state()
+            engine.wake()
+            self.assertEqual(engine.hash_optimizer_state(), before)
+
+
+class Errors(unittest.TestCase):
+    def test_are_built_ins_too(self):
+        for kind, builtin in (("ArgumentError", ValueError), ("ConfigError", ValueError),
+                              ("NotFound", KeyError), ("OutOfBudget", MemoryError),
+                              ("IoError", OSError), ("NoSuchFile", FileNotFoundError),
+                              ("NoSpace", OSError), ("IoStalled", TimeoutError),
+                              ("NotFinite", FloatingPointError), ("PeerLost", ConnectionError),
+                              ("Unsupported", NotImplementedError)):
+            error = getattr(headrace, kind)("the text", 3, 28)
+            self.assertIsInstance(error, builtin)
+            self.assertIsInstance(error, headrace.Error)
+            self.assertEqual((str(error), error.code, error.errno), ("the text", 3, 28), kind)
+
+    def test_come_with_the_text_of_the_library(self):
+        engine, _ = vector_engine()
+        with engine:
+            with self.assertRaisesRegex(KeyError, "^no parameter is named 'g.v'"):
+                engine.store("g.v")
+            engine.add_gradient("g.w", floats(1, float("nan"), 0, 0), "f32")
+            with self.assertRaisesRegex(FloatingPointError, "g.w"):
+                engine.step()
+            engine.discard_gradients()
+        with self.assertRaisesRegex(headrace.WrongState, "closed"):
+            engine.stats()
+        with self.assertRaisesRegex(ValueError, "zero_optimisation"):
+            headrace.Engine({"zero_optimisation": {}})
+        with self.assertRaisesRegex(ValueError, "both settings and nvme"):
+            headrace.Engine({}, nvme=FOLDER)
+
+    def test_name_the_path_that_is_missing(self):
+        engine = headrace.Engine(nvme=FOLDER + "/none")
+        with engine:
+            engine.add_group("g", {"w": ((4,), "f32")})
+            with self.assertRaises(FileNotFoundError) as raised:
+                engine.freeze()
+            self.assertIn(FOLDER + "/none", str(raised.exception))
+            self.assertEqual(raised.exception.errno, 2)
+
+    def test_a_budget_that_is_too_small_is_a_memory_error(self):
+        settings = {**on_nvme(FOLDER), "headrace": {"host_budget_bytes": 1000}}
+        with headrace.Engine(settings) as engine:
+            engine.add_group("g", {"w": ((1 << 20,), "f32")})
+            with self.assertRaises(MemoryError):
+                engine.freeze()
+
+
+class Life(unittest.TestCase):
+    def test_copies_are_refused_by_name(self):
+        with headrace.Engine() as engine:
+            for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, "headrace.Engine cannot be copied"):
+                    attempt(engine)
+
+    def test_a_thousand_engines_leave_nothing_behind(self):
+        for _ in range(1000):
+            headrace.Engine()  # no close: the collector ends it
+        gc.collect()
+        engines = [headrace.Engine() for _ in range(256)]  # as many as a process may have
+        for engine in engines:
+            engine.close()
+
+    def test_a_child_is_refused_and_the_parent_goes_on(self):
+        engine, group = vector_engine()
+        with engine:
+            child = os.fork()
+            if child == 0:
+                try:
+                    engine.hash_parameters()
+                except headrace.WrongState as error:
+                    os._exit(0 if "forked child" in str(error) else 1)
+                os._exit(2)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            train(engine, group)
+
+    def test_a_process_may_end_with_an_open_engine(self):
+        text = ("import headrace\ne = headrace.Engine()\ng = e.add_group('g', {'w': ((4,), 'f32')})"
+                "\ne.freeze()\ng.load(lambda n, v: None)\nheld = g.gather()\nview = held['w']\n"
+                "e.add_gradient('g.w', bytes(16), 'f32')")
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_lines_go_to_logging_and_not_to_stderr(self):
+        text = ("import headrace\ne = headrace.Engine({'dump_state': True})\n"
+                "e.add_group('g', {'w': ((4,), 'f32')})\ne.freeze()")
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        with self.assertLogs("headrace", logging.WARNING) as logged:
+            with headrace.Engine({"dump_state": True}) as engine:
+                engine.add_group("g", {"w": ((4,), "f32")})
+                engine.freeze()
+        self.assertIn("dump_state", logged.output[0])
+
+    def test_show_config_names_library_and_packages(self):
+        shown = headrace.show_config()
+        self.assertEqual(shown["headrace"], headrace.__version__)
+        self.assertEqual(shown["library"], os.environ["HEADRACE_LIBRARY"])
+        self.assertIn("torch", shown)
+
+    def test_a_library_that_is_missing_is_an_import_error_that_says_so(self):
+        done = subprocess.run([sys.executable, "-c", "import headrace"], capture_output=True,
+                              text=True, check=False,
+                              env={**os.environ, "HEADRACE_LIBRARY": "/none/libheadrace.so"})
+        self.assertIn("ImportError", done.stderr)
+        self.assertIn("set HEADRACE_LIBRARY", done.stderr)
+
+
+class CtrlC(unittest.TestCase):
+    """SIGINT with Python's own handler, and with one that returns."""
+
+    def test_in_a_function_that_the_engine_calls_ends_the_call(self):
+        engine = headrace.Engine()
+        with engine:
+            group = engine.add_group("g", {"a": ((4,), "f32"), "b": ((4,), "f32")})
+            engine.freeze()
+            seen = []
+
+            def fill(name, _values):
+                seen.append(name)
+                signal.raise_signal(signal.SIGINT)
+
+            with self.assertRaises(KeyboardInterrupt):
+                group.load(fill)
+            self.assertEqual(seen, ["a"])
+            group.load({"a": floats(*START), "b": floats(*START)})
+            self.assertEqual(signal.getsignal(signal.SIGINT), signal.default_int_handler)
+
+    def test_in_a_wait_ends_the_call_and_not_the_engine(self):
+        """Sends the signal until a call has ended early: before that, the handler returns."""
+        ended, stop = [], threading.Event()
+        original, handler = _library.call, signal.getsignal(signal.SIGINT)
+
+        def watched(name, *arguments):
+            try:
+                original(name, *arguments)
+            except headrace.Interrupted:
+                ended.append(name)
+                raise
+
+        def on_signal(*_arguments):
+            if ended:
+                raise KeyboardInterrupt
+
+        def send():
+            while not stop.wait(0.001):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        settings = {"headrace": {"tile_elements": 65536}}
+        engine, _ = vector_engine(settings, 1 << 22, [0.5] * (1 << 22))
+        before = engine.hash_parameters()
+        _library.call = watched
+        signal.signal(signal.SIGINT, on_signal)
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                while True:
+                    engine.hash_parameters()
+        finally:
+            stop.set()
+            sender.join()
+            _library.call = original
+            signal.signal(signal.SIGINT, handler)
+        self.assertEqual(ended, ["engine_hash_parameters"])
+        self.assertEqual(engine.hash_parameters(), before)
+        engine.close()
+
+
+if __name__ == "__main__":
+    FOLDER = os.path.abspath(sys.argv[1])
+    unittest.main(argv=sys.argv[:1])
