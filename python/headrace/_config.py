@@ -2,9 +2,6 @@
 """What this installation consists of."""
 from __future__ import annotations
 
-import importlib.metadata
-import platform
-
 from . import _library
 
 __version__: str = _library.lib.headrace_version_text().decode()
@@ -12,6 +9,7 @@ _OTHERS = ("torch", "numpy", "transformers", "accelerate", "lightning", "deepspe
 
 
 def _version_of(package: str) -> str:
+    import importlib.metadata  # takes longer than all of headrace, and only reports need it
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -20,6 +18,7 @@ def _version_of(package: str) -> str:
 
 def show_config() -> dict:
     """Versions, the library's path, and whether a GPU can be used. For reports of faults."""
+    import platform
     missing = _library.text_of("cuda_missing")
     return {"headrace": __version__,
             "library": _library.library_path(),

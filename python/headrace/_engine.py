@@ -100,8 +100,8 @@ def _buffer_of(values: Any, name: str) -> memoryview:
 def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int) -> memoryview:
     """The bytes of an array, row-major, or raw bytes, checked against what the parameter has."""
     view = _buffer_of(values, name)
-    if view.format not in (_FORMATS[dtype], "B", "b", "c",
-                           "e" if dtype == _c.HEADRACE_F16 else "B"):
+    if view.format.lstrip("@=<") not in (_FORMATS[dtype], "B", "b", "c",
+                                         "e" if dtype == _c.HEADRACE_F16 else "B"):
         raise _refuse(f"{name}: the values have the format '{view.format}', and its elements are "
                       f"of '{_FORMATS[dtype]}'. Nothing was taken. Convert the array first (bf16 "
                       "is given as its bits, in uint16).")
@@ -348,18 +348,23 @@ class Engine:
 
         self._call_with("engine_load", group.index, prototype=_c.headrace_fill, function=fill)
 
-    def store(self, name: str, content: str = "weight") -> memoryview:
-        """A copy of one kind of content, for np.asarray(). 16-bit weights as uint16."""
+    def store(self, name: str, content: str = "weight", into: Any = None) -> memoryview:
+        """A copy of one kind of content, for np.asarray(). 16-bit weights as uint16. into: writable
+        memory for it, such as an array; by default, new memory."""
         known, kind, dtype = self._content(name, content)
         element = _SIZES[dtype]
-        out = bytearray(known.size_bytes // _SIZES[known.dtype] * element)
+        size_bytes = known.size_bytes // _SIZES[known.dtype] * element
+        out = memoryview(bytearray(size_bytes) if into is None else into).cast("B")
+        if out.nbytes != size_bytes or out.readonly:
+            raise _refuse(f"{name}: `into` has {out.nbytes} bytes, and {size_bytes} writable ones "
+                          "are needed. Nothing was stored.")
 
-        def sink(first: int, address: int, size_bytes: int) -> None:
-            out[first * element:first * element + size_bytes] = _raw(address, size_bytes)
+        def sink(first: int, address: int, size: int) -> None:
+            out[first * element:first * element + size] = memoryview(_raw(address, size)).cast("B")
 
         self._call_with("engine_store", known.index, kind, prototype=_c.headrace_sink,
                         function=sink)
-        return _shaped(memoryview(out), _FORMATS[dtype], known.shape)
+        return _shaped(out, _FORMATS[dtype], known.shape)
 
     def load_content(self, name: str, content: str, values: Any) -> None:
         """The inverse of store(): replaces one kind of content and nothing else."""

@@ -79,12 +79,27 @@ _ctrl_c_arrived = _poll_prototype(("PyOS_InterruptOccurred", ctypes.pythonapi))
 poll = dict(_c.headrace_engine_options._fields_)["poll"](_ctrl_c_arrived)
 
 
+class KeptCtrlC:
+    """A handler that only remembers: it counts as false until Ctrl-C has come."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, *_arguments: Any) -> None:
+        self.came = True
+
+    def __bool__(self) -> bool:
+        return self.came
+
+
 def on_ctrl_c() -> None:
     """What Python would have done on Ctrl-C: calls the handler, which may raise or return."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         raise KeyboardInterrupt
     handler(signal.SIGINT, None)
+    if isinstance(handler, KeptCtrlC):
+        raise Interrupted("Ctrl-C ended a wait", _c.HEADRACE_INTERRUPTED)
 
 
 def call_to_the_end(name: str, *arguments: Any) -> None:
@@ -98,18 +113,35 @@ def call_to_the_end(name: str, *arguments: Any) -> None:
 
 
 @contextlib.contextmanager
-def ctrl_c_kept() -> Iterator[list]:
-    """Keeps Ctrl-C in a list. In a function that C calls, its exception would be lost."""
-    kept: list = []
+def ctrl_c_kept() -> Iterator[KeptCtrlC]:
+    """Keeps Ctrl-C away from the lines inside, where an exception between two of them would be lost
+    or do harm. A wait inside ends early all the same, as Interrupted."""
+    kept = KeptCtrlC()
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield kept
         return
-    signal.signal(signal.SIGINT, lambda *arguments: kept.append(arguments))
+    signal.signal(signal.SIGINT, kept)
     try:
         yield kept
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def unbroken(work: Callable[[], Any]) -> Any:
+    """work(), with Ctrl-C after its end. Interrupted in it means that it did nothing; it is done
+    again if the handler of Ctrl-C returns."""
+    while True:
+        interrupted = False
+        with ctrl_c_kept() as kept:
+            try:
+                result = work()
+            except Interrupted:
+                interrupted = True
+        if kept or interrupted:
+            on_ctrl_c()
+        if not interrupted:
+            return result
 
 
 def call_with(name: str, function: Callable[..., None],

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers of torch whose state lives in memory or on drives, by plan. docs/python.md shows them.
+
+The parameters stay torch's own. This is the only part of headrace that imports torch.
+"""
+from ._optimizers import AdamW
+
+__all__ = ["AdamW"]

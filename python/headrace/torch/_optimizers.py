@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.optim.Optimizer over engines of headrace."""
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from typing import Any, Callable, Iterator, Mapping, Optional
+
+import torch
+
+from .. import _c
+from .._errors import ArgumentError, NotFinite, Unsupported, WrongState
+from ._part import Entry, Part, check, non_finite
+
+
+def _refuse(text: str) -> ArgumentError:
+    return ArgumentError(text, _c.HEADRACE_INVALID_ARGUMENT)
+
+
+def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
+    """The settings of the engines. Updates end within step(), for torch reads the weights then."""
+    settings = copy.deepcopy(dict(config))
+    own = settings.setdefault("headrace", {})
+    for key, value in (("optimizer", rule), ("update_mode", "barrier")):
+        if own.setdefault(key, value) != value:
+            raise _refuse(f"config sets headrace.{key} to {own[key]!r}, and this optimizer needs "
+                          f"{value!r}; it was not made. Leave the key out.")
+    if nvme is not None:
+        zero = settings.setdefault("zero_optimization", {})
+        if "offload_optimizer" in zero:
+            raise _refuse("both nvme and zero_optimization.offload_optimizer of config place the "
+                          "state; the optimizer was not made. Give one of them.")
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": os.fspath(nvme)}
+    return settings
+
+
+class _Offloaded(torch.optim.Optimizer):
+    """What the optimizers have in common. A rule gives _RULE, _CONTENTS and _constants()."""
+
+    _RULE: str
+    _CONTENTS: tuple  # names in torch's state, which are those of the engine's contents
+
+    def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
+                 config: Optional[Mapping[str, Any]]) -> None:
+        self._settings = _merged(config or {}, self._RULE, nvme)
+        self._folder = nvme  # of the files behind state_dict()
+        self._parts: list[Part] = []
+        self._part_of: dict[torch.Tensor, Part] = {}
+        self._closed = False
+        super().__init__(params, defaults)
+
+    def _constants(self, group: Mapping[str, Any]) -> dict:
+        """The fields of headrace_hyperparameters for a param_group."""
+        raise NotImplementedError
+
+    def add_param_group(self, param_group: dict) -> None:
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        try:
+            self._constants(self.param_groups[index])
+            for entry in self._entries(index):
+                if entry.parameter.requires_grad:
+                    check(entry.parameter, entry.name)
+        except Exception:
+            del self.param_groups[index]
+            raise
+
+    def _entries(self, index: int) -> Iterator[Entry]:
+        group = self.param_groups[index]
+        names = group.get("param_names") or [f"{index}_{i}" for i in range(len(group["params"]))]
+        for name, parameter in zip(names, group["params"]):
+            yield Entry(parameter, name, index)
+
+    def _all_entries(self) -> Iterator[Entry]:
+        for index in range(len(self.param_groups)):
+            yield from self._entries(index)
+
+    # ---- a step ----
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
+        """Updates every parameter that has a gradient. The first call allocates the state."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._register()
+        self._refuse_half_an_update()
+        constants = self._all_constants()
+        for part in self._parts:
+            for parameter in part.step(constants):
+                self._count(parameter)
+        return loss
+
+    def _all_constants(self) -> dict:
+        return {index: self._constants(group) for index, group in enumerate(self.param_groups)}
+
+    def _count(self, parameter: torch.Tensor) -> None:
+        state = self.state[parameter]
+        state["step"] = state.get("step", torch.tensor(0.0)) + 1
+
+    def _refuse_half_an_update(self) -> None:
+        """One engine updates all of its parameters or none. With several, torch looks first."""
+        if len(self._parts) < 2 or self._skips():
+            return
+        found = non_finite(self._part_of)
+        if found is not None:
+            raise NotFinite(f"the gradient of '{self._part_of[found].name_of(found)}' holds NaN or "
+                            "infinity; nothing was updated. Lower the rate, or scale the loss.",
+                            _c.HEADRACE_NOT_FINITE)
+
+    def _skips(self) -> bool:
+        return self._settings["headrace"].get("non_finite") == "skip"
+
+    def _register(self, must: bool = False) -> None:
+        """Makes an engine for the parameters that have none, once one of them has a gradient."""
+        if self._closed:
+            raise WrongState("this optimizer is closed, and its state is gone. Make another one.",
+                             _c.HEADRACE_WRONG_STATE)
+        new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
+               and entry.parameter.requires_grad and entry.parameter.numel() > 0]
+        if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
+            return
+        for entry in new:
+            check(entry.parameter, entry.name)
+        part = Part(new, self._settings, self._all_constants(),
+                    sum(part.group_count for part in self._parts))
+        self._parts.append(part)
+        self._part_of.update({entry.parameter: part for entry in new})
+
+    # ---- state ----
+    def state_dict(self) -> dict:
+        """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
+        are files there that vanish with them, and no state has to fit into memory."""
+        packed = super().state_dict()
+        indices = {parameter: index for index, parameter in enumerate(self._flat())}
+        state = {indices[parameter]: {**values, **self._contents(parameter)}
+                 for parameter, values in self.state.items() if parameter in self._part_of}
+        return {**packed, "state": state}
+
+    def _flat(self) -> list:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def _contents(self, parameter: torch.Tensor) -> dict:
+        """Moments, and the master of a 16-bit weight, which torch does not have."""
+        names = self._CONTENTS + (() if parameter.dtype == torch.float32 else ("master",))
+        tensors = {name: self._space_for(parameter) for name in names}
+        for name, tensor in tensors.items():
+            self._part_of[parameter].store(parameter, name, tensor)
+        return tensors
+
+    def _space_for(self, parameter: torch.Tensor) -> torch.Tensor:
+        if self._folder is None:
+            return torch.empty(parameter.shape, dtype=torch.float32)
+        with tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder) as file:
+            file.truncate(4 * parameter.numel())
+            return torch.from_file(file.name, shared=True, size=parameter.numel(),
+                                   dtype=torch.float32).view(parameter.shape)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Takes state_dict() of this class, or of torch's optimizer of the same rule."""
+        state = dict(state_dict["state"])
+        self._check_state(state)
+        super().load_state_dict({**state_dict, "state": {}})
+        self._drop_parts()
+        if not state:
+            return
+        self._register(must=True)
+        flat = self._flat()
+        for index, values in state.items():
+            self._load_one(flat[index], values)
+
+    def _check_state(self, state: dict) -> None:
+        flat = self._flat()
+        for index, values in state.items():
+            missing = {"step", *self._CONTENTS} - set(values)
+            if missing or "max_exp_avg_sq" in values:
+                raise _refuse(f"the state of parameter {index} "
+                              + (f"lacks {', '.join(sorted(missing))}" if missing else
+                                 "is of amsgrad")
+                              + f"; nothing was loaded. Load the state of {self._RULE}.")
+            for name in self._CONTENTS:
+                if values[name].shape != flat[index].shape:
+                    raise _refuse(f"{name} of parameter {index} has the shape "
+                                  f"{tuple(values[name].shape)}, and the parameter has "
+                                  f"{tuple(flat[index].shape)}; nothing was loaded. Load the "
+                                  "state of the same model.")
+
+    def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
+        part = self._part_of.get(parameter)
+        if part is None:
+            raise Unsupported("there is state for a parameter that is frozen now; the other "
+                              "parameters have theirs. Set requires_grad first, and load again.",
+                              _c.HEADRACE_UNSUPPORTED)
+        names = self._CONTENTS
+        if parameter.dtype != torch.float32 and "master" in values:
+            names = ("master", *names)
+        for name in names:
+            part.load(parameter, name, values[name])
+        steps = int(values["step"])
+        part.set_steps(parameter, steps)
+        self.state[parameter]["step"] = torch.tensor(float(steps))
+
+    # ---- reports, life ----
+    def plan(self) -> list:
+        """What each engine holds, and where; nothing before the first step."""
+        return [part.engine.plan() for part in self._parts]
+
+    def stats(self) -> list:
+        return [part.engine.stats() for part in self._parts]
+
+    def _drop_parts(self) -> None:
+        for part in self._parts:
+            part.close()
+        self._parts, self._part_of = [], {}
+        self.state.clear()
+
+    def close(self) -> None:
+        """Frees state, threads and files. The parameters keep their values."""
+        self._drop_parts()
+        self._closed = True
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError(f"a headrace.torch.{type(self).__name__} cannot be copied or pickled: its "
+                        "state is in an engine. Use state_dict() and load_state_dict().")
+
+
+class AdamW(_Offloaded):
+    """torch.optim.AdamW with its state in memory, or with `nvme` (a folder) on a drive.
+
+    config: more settings (docs/settings.md), such as {"headrace": {"host_budget_bytes": "8GiB"}}.
+    The first step() allocates: 4 bytes per element of a float32 parameter in memory, 2 of the
+    others, and the state where the plan says.
+    """
+
+    _RULE = "adamw"
+    _CONTENTS = ("exp_avg", "exp_avg_sq")
+
+    def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.01, *, nvme: Optional[str] = None,
+                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
+                                  "weight_decay": weight_decay, "maximize": maximize},
+                         nvme, config)
+
+    def _constants(self, group: Mapping[str, Any]) -> dict:
+        beta1, beta2 = (float(beta) for beta in group["betas"])
+        values = {"learning_rate_scale": float(group["lr"]), "beta1": beta1, "beta2": beta2,
+                  "eps": float(group["eps"]), "weight_decay": float(group["weight_decay"])}
+        for name, value in values.items():
+            if not 0.0 <= value or name.startswith("beta") and value >= 1.0:
+                raise _refuse(f"{name.replace('learning_rate_scale', 'lr')} is {value}; nothing "
+                              "was done. Give a number from 0 on, and betas below 1.")
+        if group.get("amsgrad"):
+            raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
+                              "out, or use torch.optim.AdamW.", _c.HEADRACE_UNSUPPORTED)
+        return {**values, "maximize": int(group["maximize"])}

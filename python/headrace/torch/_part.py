@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of torch that one engine updates.
+
+The engine has weights of its own, beside torch's. Before an update, those that the program has
+written since the last one are given to the engine; after it, the new ones are copied to torch.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
+
+import torch
+
+from .._engine import DTYPES, Engine, Group, Parameter
+from .._errors import Error, Interrupted, Unsupported
+from .._library import unbroken
+
+_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
+# Elements per group of the engine: its gathers and updates take a group at a time.
+_GROUP_ELEMENTS = 1 << 25
+
+
+class Entry(NamedTuple):
+    """A parameter of torch, and its place."""
+
+    parameter: torch.Tensor
+    name: str  # within its group
+    set_index: int  # of torch's param_groups
+
+
+def check(parameter: torch.Tensor, name: str) -> None:
+    """Raises Unsupported for a parameter that no engine can update."""
+    found = None
+    if parameter.device.type != "cpu":
+        found = f"is on {parameter.device}"
+    elif parameter.dtype not in _NAMES:
+        found = f"has the dtype {parameter.dtype}"
+    elif parameter.layout != torch.strided or type(parameter.data) is not torch.Tensor:
+        found = f"is a {type(parameter.data).__name__} of layout {parameter.layout}"
+    if found is not None:
+        raise Unsupported(
+            f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
+            "float16 parameters on the CPU; the optimizer was not made. Give this parameter to an "
+            "optimizer of torch.optim.", 13)
+
+
+def row_major(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous()
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return row_major(tensor).view(_BITS[tensor.dtype])
+
+
+def memory_of(tensor: torch.Tensor) -> ctypes.Array:
+    """The bytes of a row-major tensor; the caller keeps the tensor."""
+    size_bytes = tensor.numel() * tensor.element_size()
+    return (ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr())
+
+
+def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
+    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more."""
+    bundle: list = []
+    elements = 0
+    for entry in entries:
+        if bundle and elements + entry.parameter.numel() > _GROUP_ELEMENTS:
+            yield bundle
+            bundle, elements = [], 0
+        bundle.append(entry)
+        elements += entry.parameter.numel()
+    if bundle:
+        yield bundle
+
+
+class Part:
+    """One engine and its parameters. `constants` are the hyperparameters of each param_group."""
+
+    def __init__(self, entries: list, settings: dict, constants: Mapping[int, dict],
+                 first_group: int) -> None:
+        self.engine = Engine(settings)
+        self.entries = entries
+        self._constants = dict(constants)
+        self._sets = {index: self.engine.add_hyperparameters(**values)
+                      for index, values in constants.items()}
+        self._full: dict[torch.Tensor, str] = {}
+        self._groups: list[tuple[Group, list]] = []
+        self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
+        for number, bundle in enumerate(_bundles(entries), first_group):
+            self._add_group(f"group{number}", bundle)
+        self.engine.freeze()
+        for group, bundle in self._groups:
+            self._load(group, bundle)
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups)
+
+    def _add_group(self, name: str, bundle: list) -> None:
+        group = self.engine.add_group(name, {
+            entry.name: Parameter(tuple(entry.parameter.shape), _NAMES[entry.parameter.dtype],
+                                  self._sets[entry.set_index]) for entry in bundle})
+        self._groups.append((group, bundle))
+        self._full.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
+
+    def _load(self, group: Group, bundle: list) -> None:
+        given = {entry.name: row_major(entry.parameter) for entry in bundle}
+        group.load({name: memory_of(tensor) for name, tensor in given.items()})
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        return self._full[parameter]
+
+    def step(self, constants: Mapping[int, dict]) -> list:
+        """One update of the parameters that have a gradient; returns them."""
+        for index, values in constants.items():
+            if index in self._sets and values != self._constants[index]:
+                self.engine.set_hyperparameters(self._sets[index], **values)
+                self._constants[index] = values
+        due = [(group, [entry for entry in bundle if entry.parameter.grad is not None])
+               for group, bundle in self._groups]
+        due = [(group, bundle) for group, bundle in due if bundle]
+        if not due:
+            return []
+        return self._update(due)
+
+    def _update(self, due: list) -> list:
+        self._catch_up()
+        for group, bundle in due:
+            self._take_writes(group, bundle)
+        try:
+            for _, bundle in due:
+                self._add_gradients(bundle)
+            skipped = unbroken(lambda: self._step_and_copy(due))
+        except BaseException:
+            with contextlib.suppress(Error):  # an engine that has failed refuses this too
+                self.engine.discard_gradients()  # torch has them, and gives them again
+            raise
+        return [] if skipped else [entry.parameter for _, bundle in due for entry in bundle]
+
+    def _step_and_copy(self, due: list) -> bool:
+        # A set's learning_rate_scale is its whole rate, so that no product is rounded.
+        skipped = self.engine.step(1.0).skipped
+        self._behind = [] if skipped else list(due)
+        self._catch_up()
+        return skipped
+
+    def _catch_up(self) -> None:
+        """Copies the weights of the last update. If that failed, the next step does it: otherwise
+        the old weights would pass for written ones."""
+        while self._behind:
+            try:
+                self._copy_back(*self._behind[0])
+            except Interrupted:
+                continue
+            self._behind.pop(0)
+
+    def _weights(self, group: Group, bundle: list) -> Iterator[tuple]:
+        """Each entry with the engine's weights. They are valid until the loop's next round."""
+        with group.gather() as gathered:
+            for entry in bundle:
+                parameter = entry.parameter
+                weights = torch.frombuffer(gathered.raw(entry.name), dtype=parameter.dtype)
+                yield entry, weights.view(parameter.shape)
+
+    def _take_writes(self, group: Group, bundle: list) -> None:
+        """Compares bits, not versions: a write to `parameter.data` has no version."""
+        written = [entry for entry, weights in self._weights(group, bundle)
+                   if not torch.equal(bits_of(entry.parameter), bits_of(weights))]
+        for entry in written:
+            given = row_major(entry.parameter)
+            self.engine.load_content(f"{group.name}.{entry.name}", "weight", memory_of(given))
+
+    def _add_gradients(self, bundle: list) -> None:
+        for entry in bundle:
+            name = self._full[entry.parameter]
+            gradient = entry.parameter.grad
+            if gradient.layout != torch.strided or gradient.dtype not in _NAMES:
+                raise Unsupported(
+                    f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
+                    f"{gradient.dtype}, and headrace.torch takes dense ones of float32, bfloat16 "
+                    "and float16; nothing was updated. Make it dense, such as with sparse=False.",
+                    13)
+            given = row_major(gradient)
+            self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[_NAMES[given.dtype]])
+
+    def _copy_back(self, group: Group, bundle: list) -> None:
+        for entry, weights in self._weights(group, bundle):
+            entry.parameter.copy_(weights)
+
+    # ---- state ----
+    def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
+        self.engine.store(self._full[parameter], content, memory_of(into))
+
+    def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
+        given = row_major(values.to(torch.float32))
+        self.engine.load_content(self._full[parameter], content, memory_of(given))
+
+    def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
+        self.engine.set_step_count(self._full[parameter], steps)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def non_finite(parameters: Iterable[Any]) -> Optional[torch.Tensor]:
+    """The first parameter whose gradient holds NaN or infinity."""
+    for parameter in parameters:
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+            return parameter
+    return None

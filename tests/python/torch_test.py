@@ -1,0 +1,543 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch_test.py FOLDER: headrace.torch.AdamW beside torch.optim.AdamW. FOLDER lies on a drive."""
+import copy
+import io
+import itertools
+import math
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import unittest
+import warnings
+
+sys.dont_write_bytecode = True
+try:
+    import torch
+except ImportError as missing:
+    print(f"torch cannot be imported: {missing}")
+    sys.exit(77)
+import headrace  # noqa: E402
+from headrace.torch import AdamW  # noqa: E402
+
+warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+torch.set_num_threads(2)
+WIDTH = 64
+# docs/optimizers.md: after a thousand steps, from torch.optim in double precision, with weights,
+# gradients and rates as in tests/torch/optimizer_rules_test.cpp.
+BOUND = 1.6e-6
+
+
+def rounded(value):
+    """To float32, which the engine computes in."""
+    return torch.tensor(value, dtype=torch.float32).item()
+
+
+def model_of(dtype=torch.float32):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.ReLU(),
+                               torch.nn.Linear(4 * WIDTH, WIDTH)).to(dtype)
+
+
+def loss_of(model, generator):
+    parameter = next(model.parameters())
+    batch = torch.randn(8, WIDTH, generator=generator).to(parameter.dtype)
+    return (model(batch) - batch).float().pow(2).mean()
+
+
+def train(model, optimizer, steps=6, accumulation=1, max_norm=1.0, seed=1, scheduler=None):
+    """Returns losses and norms; the weights are in the model."""
+    generator, seen = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        for _ in range(accumulation):
+            loss = loss_of(model, generator) / accumulation
+            loss.backward()
+            seen.append(loss.item())
+        seen.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        if scheduler is not None:
+            scheduler.step()
+    return seen
+
+
+def weights_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def moments_of(optimizer):
+    return [values[name].clone() for values in optimizer.state_dict()["state"].values()
+            for name in ("exp_avg", "exp_avg_sq")]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(self.folder.cleanup)
+        self.opened = []
+        self.addCleanup(lambda: [optimizer.close() for optimizer in self.opened])
+
+    def adamw(self, params, *arguments, **options):
+        optimizer = AdamW(params, *arguments, **options)
+        self.opened.append(optimizer)
+        return optimizer
+
+    def assert_same(self, left, right):
+        self.assertEqual(len(left), len(right))
+        for one, other in zip(left, right):
+            self.assertEqual(one.dtype, other.dtype)
+            self.assertTrue(torch.equal(one, other), (one - other).abs().max())
+
+
+class Placement(Case):
+    """{memory, budget, NVMe} x {f32, bf16} x {accumulation 1, 4}: all bits are equal."""
+
+    def placed(self, place, model):
+        nvme = None if place == "memory" else self.folder.name
+        config = {"headrace": {"tile_elements": 65536, "update_slots": 1}}
+        if place == "budget":
+            config["headrace"]["host_budget_bytes"] = self.budget
+        return self.adamw(model.parameters(), lr=2e-3, nvme=nvme, config=config)
+
+    def test_changes_no_bit(self):
+        for dtype, accumulation in itertools.product((torch.float32, torch.bfloat16), (1, 4)):
+            with self.subTest(dtype=dtype, accumulation=accumulation):
+                self.compare(dtype, accumulation)
+
+    def compare(self, dtype, accumulation):
+        expected, used = None, {}
+        for place in ("memory", "nvme", "budget"):
+            model = wide_model_of(dtype)
+            optimizer = self.placed(place, model)
+            seen = train(model, optimizer, 5, accumulation)
+            plan = optimizer.plan()[0]
+            used[place] = plan["nvme_bytes"]
+            if place == "nvme":
+                self.budget = (plan["host_bytes"] + self.in_memory) // 2
+            if place == "memory":
+                self.in_memory = plan["host_bytes"]
+                expected = seen, weights_of(model), moments_of(optimizer)
+                self.assertTrue(all(values.abs().max() > 0 for values in expected[2]))
+            self.assertEqual(seen, expected[0])
+            self.assert_same(weights_of(model), expected[1])
+            self.assert_same(moments_of(optimizer), expected[2])
+            optimizer.close()
+        self.assertEqual(used["memory"], 0)
+        self.assertTrue(0 < used["budget"] < used["nvme"], used)
+
+
+def wide_model_of(dtype):
+    """Several tiles, so that a budget can keep some of them."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(WIDTH, 8 * WIDTH), torch.nn.Tanh(),
+                               torch.nn.Linear(8 * WIDTH, 8 * WIDTH), torch.nn.Tanh(),
+                               torch.nn.Linear(8 * WIDTH, WIDTH)).to(dtype)
+
+
+class BesideTorch(Case):
+    def test_a_thousand_steps_stay_within_the_bound(self):
+        torch.manual_seed(3)
+        ours = torch.nn.Parameter(0.02 * torch.randn(300))
+        exact = torch.nn.Parameter(ours.detach().double())
+        sizes = 10.0 ** (torch.arange(300) % 4 - 3)
+        constants = {"weight_decay": rounded(0.1), "eps": rounded(1e-8),
+                     "betas": (rounded(0.9), rounded(0.999))}
+        optimizer = self.adamw([ours], **constants)
+        reference = torch.optim.AdamW([exact], **constants)
+        for step in range(1000):
+            ours.grad = torch.randn(300) * sizes
+            exact.grad = ours.grad.double()
+            for one in (optimizer, reference):
+                one.param_groups[0]["lr"] = 1e-3 * (1 + math.cos(step / 100))
+                one.step()
+        self.assertLessEqual((ours.double() - exact).abs().max().item(), BOUND)
+        self.assertGreater((ours.double() - exact).abs().max().item(), 0)
+
+    def test_16_bit_weights_are_those_of_a_master_in_32(self):
+        torch.manual_seed(3)
+        for dtype in (torch.bfloat16, torch.float16):
+            ours = torch.nn.Parameter(torch.randn(300).to(dtype))
+            master = torch.nn.Parameter(ours.detach().float())
+            optimizer = self.adamw([ours], lr=2e-3)
+            reference = torch.optim.AdamW([master], lr=2e-3)
+            for _ in range(100):
+                ours.grad = torch.randn(300).to(dtype)
+                master.grad = ours.grad.float()
+                optimizer.step()
+                reference.step()
+            kept = optimizer.state_dict()["state"][0]["master"]
+            self.assertLessEqual((kept - master).abs().max().item(), BOUND)
+            self.assertTrue(torch.equal(kept.to(dtype), ours.detach()))
+
+    def test_groups_schedulers_and_maximize(self):
+        results = []
+        for kind in (self.adamw, torch.optim.AdamW):
+            model = model_of()
+            first, last = model[0], model[2]
+            optimizer = kind([{"params": first.parameters(), "lr": 1e-2, "weight_decay": 0.0},
+                              {"params": last.parameters(), "betas": (0.8, 0.9), "eps": 1e-6}],
+                             lr=1e-3, maximize=True)
+            scheduler = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, [lambda step: 0.5 ** step, lambda step: 1 + step])
+            results.append((train(model, optimizer, scheduler=scheduler), weights_of(model)))
+        (ours, our_weights), (theirs, their_weights) = results
+        torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-5, atol=1e-6)
+        for one, other in zip(our_weights, their_weights):
+            torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
+
+    def test_a_closure_is_called_with_gradients_enabled(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters())
+        generator = torch.Generator().manual_seed(1)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model, generator)
+            loss.backward()
+            return loss
+
+        before = weights_of(model)
+        self.assertGreater(optimizer.step(closure).item(), 0)
+        self.assertFalse(torch.equal(before[0], weights_of(model)[0]))
+
+    def test_a_gradient_scaler_skips_and_unscales(self):
+        model, plain = model_of(), model_of()
+        optimizer, beside = self.adamw(model.parameters()), self.adamw(plain.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for seed in range(3):
+            generator = torch.Generator().manual_seed(seed)
+            scaler.scale(loss_of(model, generator)).backward()
+            if seed == 1:
+                next(model.parameters()).grad[0, 0] = float("inf")
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            if seed != 1:
+                loss_of(plain, torch.Generator().manual_seed(seed)).backward()
+                beside.step()
+                beside.zero_grad()
+        for one, other in zip(weights_of(model), weights_of(plain)):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+        self.assertEqual(scaler.get_scale(), 512.0)
+
+
+class Gradients(Case):
+    def test_parameters_without_one_are_left_alone(self):
+        model = model_of()
+        model[0].bias.requires_grad_(False)
+        optimizer = self.adamw(model.parameters(), weight_decay=0.1)
+        loss_of(model, torch.Generator().manual_seed(1)).backward()
+        model[2].weight.grad = None
+        before = weights_of(model)
+        optimizer.step()
+        moved = [not torch.equal(old, new) for old, new in zip(before, weights_of(model))]
+        self.assertEqual(moved, [True, False, False, True])
+        self.assertEqual(sorted(optimizer.state_dict()["state"]), [0, 3])
+
+    def test_parameters_that_come_late_are_updated_too(self):
+        results = []
+        for kind in (self.adamw, torch.optim.AdamW):
+            model = model_of()
+            model[0].requires_grad_(False)
+            optimizer = kind(model[:2].parameters(), lr=1e-3)
+            optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 1e-2})
+            train(model, optimizer, 2)
+            model[0].requires_grad_(True)
+            train(model, optimizer, 2)
+            results.append(weights_of(model))
+        for one, other in zip(*results):
+            torch.testing.assert_close(one, other, rtol=0, atol=2e-5)
+        self.assertEqual(len(self.opened[0].plan()), 2)
+        with self.subTest("a bad gradient stops both engines"):
+            ours = self.opened[0]
+            parameters = [p for group in ours.param_groups for p in group["params"]]
+            before = [p.detach().clone() for p in parameters]
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            parameters[0].grad.view(-1)[0] = float("nan")
+            with self.assertRaisesRegex(FloatingPointError, "0_0"):
+                ours.step()
+            self.assert_same(before, [p.detach() for p in parameters])
+
+    def test_one_that_is_not_finite_stops_the_step_and_the_next_one_works(self):
+        model, other = model_of(), model_of()
+        optimizer, beside = self.adamw(model.named_parameters()), self.adamw(other.parameters())
+        train(model, optimizer, 2)
+        train(other, beside, 2)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, float("nan"))
+        with self.assertRaisesRegex(FloatingPointError, "0.weight"):
+            optimizer.step()
+        optimizer.zero_grad()
+        train(model, optimizer, 2)
+        train(other, beside, 2)
+        self.assert_same(weights_of(model), weights_of(other))
+
+    def test_sparse_ones_are_refused_by_name(self):
+        table = torch.nn.Embedding(10, 4, sparse=True)
+        optimizer = self.adamw(table.named_parameters())
+        table(torch.tensor([1, 2])).sum().backward()
+        with self.assertRaisesRegex(NotImplementedError, "weight' is of layout torch.sparse_coo"):
+            optimizer.step()
+
+    def test_any_strides_are_taken_by_their_elements(self):
+        results = []
+        for kind in (self.adamw, torch.optim.AdamW):
+            torch.manual_seed(0)
+            layer = torch.nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
+            optimizer = kind(layer.parameters(), lr=1e-2)
+            for _ in range(3):
+                layer(torch.randn(2, 4, 8, 8)).pow(2).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            self.assertFalse(layer.weight.is_contiguous())
+            results.append(layer.weight.detach())
+        torch.testing.assert_close(*results, rtol=0, atol=2e-6)
+
+
+class Writes(Case):
+    def test_between_steps_are_trained_on(self):
+        for dtype, through_data in itertools.product((torch.float32, torch.bfloat16),
+                                                     (False, True)):
+            with self.subTest(dtype=dtype, through_data=through_data):
+                parameter = torch.nn.Parameter(torch.ones(5, dtype=dtype))
+                optimizer = self.adamw([parameter], lr=0.125, weight_decay=0.0)
+                for _ in range(2):
+                    parameter.grad = torch.ones_like(parameter)
+                    optimizer.step()
+                with torch.no_grad():
+                    (parameter.data if through_data else parameter)[1] = 64.0
+                parameter.grad = torch.ones_like(parameter)
+                optimizer.step()
+                torch.testing.assert_close(parameter.detach().float()[:3],
+                                           torch.tensor([0.625, 63.875, 0.625]), rtol=4e-3, atol=0)
+
+    def test_elsewhere_leave_the_masters_their_bits(self):
+        torch.manual_seed(0)
+        start, masters = torch.randn(5).bfloat16(), []
+        for written in (False, True):
+            parameter = torch.nn.Parameter(start.clone())
+            optimizer = self.adamw([parameter], lr=1e-3)
+            for step in range(4):
+                if written and step == 3:
+                    parameter.data[0] = 7.0
+                parameter.grad = torch.full_like(parameter, 0.3)
+                optimizer.step()
+            masters.append(optimizer.state_dict()["state"][0]["master"])
+        self.assertTrue(torch.equal(masters[0][1:], masters[1][1:]))
+        self.assertFalse(torch.equal(masters[0][:1], masters[1][:1]))
+
+    def test_of_the_update_itself_are_seen_by_autograd(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters())
+        generator = torch.Generator().manual_seed(1)
+        loss_of(model, generator).backward()
+        stale = loss_of(model, generator)
+        optimizer.step()
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            stale.backward()
+
+    def test_of_an_update_that_failed_are_made_by_the_next_step(self):
+        model, other = model_of(), model_of()
+        optimizer, beside = self.adamw(model.parameters()), self.adamw(other.parameters())
+        train(model, optimizer, 1)
+        part = optimizer._parts[0]
+        original, failures = part._copy_back, [OSError("a drive failed")]
+
+        def copy_back(group, bundle):
+            if failures:
+                raise failures.pop()
+            original(group, bundle)
+
+        part._copy_back = copy_back
+        loss_of(model, torch.Generator().manual_seed(5)).backward()
+        with self.assertRaises(OSError):
+            optimizer.step()
+        optimizer.zero_grad()
+        train(other, beside, 1)
+        loss_of(other, torch.Generator().manual_seed(5)).backward()
+        beside.step()
+        beside.zero_grad()
+        for parameters in (model.parameters(), other.parameters()):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        beside.step()
+        self.assert_same(weights_of(model), weights_of(other))
+
+
+class State(Case):
+    def resumed(self, dtype, nvme):
+        straight, model = model_of(dtype), model_of(dtype)
+        options = {"lr": 2e-3, "nvme": self.folder.name if nvme else None}
+        beside = self.adamw(straight.parameters(), **options)
+        optimizer = self.adamw(model.parameters(), **options)
+        for one, its in ((straight, beside), (model, optimizer)):
+            train(one, its, 3)
+        file = io.BytesIO()
+        torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, file)
+        file.seek(0)
+        saved = torch.load(file, weights_only=True)
+        again = model_of(dtype)
+        follower = self.adamw(again.parameters(), **options)
+        follower.load_state_dict(saved["optimizer"])
+        again.load_state_dict(saved["model"])
+        expected = train(straight, beside, 3, seed=9)
+        self.assertEqual(train(again, follower, 3, seed=9), expected)
+        self.assert_same(weights_of(again), weights_of(straight))
+        self.assert_same(moments_of(follower), moments_of(beside))
+
+    def test_a_resumed_run_has_the_bits_of_one_that_was_not_ended(self):
+        for dtype, nvme in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+            with self.subTest(dtype=dtype, nvme=nvme):
+                self.resumed(dtype, nvme)
+
+    def test_files_behind_it_vanish_with_the_tensors(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+        train(model, optimizer, 1)
+        before = sorted(os.listdir(self.folder.name))
+        state = optimizer.state_dict()["state"]
+        self.assertEqual(sorted(os.listdir(self.folder.name)), before)
+        self.assertGreater(state[0]["exp_avg"].abs().max().item(), 0)
+
+    def test_is_torchs_own_in_both_directions(self):
+        for source, target in ((self.adamw, torch.optim.AdamW), (torch.optim.AdamW, self.adamw)):
+            model, other = model_of(), model_of()
+            optimizer, follower = source(model.parameters()), target(other.parameters())
+            train(model, optimizer, 3)
+            follower.load_state_dict(optimizer.state_dict())
+            other.load_state_dict(model.state_dict())
+            for one, its in ((model, optimizer), (other, follower)):
+                train(one, its, 3, seed=9)
+            for one, two in zip(weights_of(model), weights_of(other)):
+                torch.testing.assert_close(one, two, rtol=0, atol=5e-6)
+
+    def test_before_the_first_step_is_empty_and_loads(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters(), lr=0.5)
+        state = optimizer.state_dict()
+        self.assertEqual(state["state"], {})
+        state["param_groups"][0]["lr"] = 0.25
+        optimizer.load_state_dict(state)
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.25)
+        self.assertEqual(optimizer.plan(), [])
+
+    def test_of_another_rule_or_model_is_refused_and_changes_nothing(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters())
+        train(model, optimizer, 2)
+        before = moments_of(optimizer)
+        for kind, words in ((torch.optim.SGD, "lacks exp_avg"),
+                            (lambda params: torch.optim.AdamW(params, amsgrad=True), "amsgrad")):
+            other = model_of()
+            foreign = kind(other.parameters())
+            if isinstance(foreign, torch.optim.SGD):
+                foreign.param_groups[0]["momentum"] = 0.9
+            train(other, foreign, 1)
+            with self.assertRaisesRegex(ValueError, words):
+                optimizer.load_state_dict(foreign.state_dict())
+        wrong = optimizer.state_dict()
+        wrong["state"][0]["exp_avg"] = torch.zeros(3)
+        with self.assertRaisesRegex(ValueError, "shape"):
+            optimizer.load_state_dict(wrong)
+        self.assert_same(moments_of(optimizer), before)
+
+    def test_copies_are_refused_by_name(self):
+        optimizer = self.adamw(model_of().parameters())
+        for attempt in (copy.deepcopy, pickle.dumps):
+            with self.assertRaisesRegex(TypeError, "headrace.torch.AdamW cannot be copied"):
+                attempt(optimizer)
+
+
+class Refusals(Case):
+    def test_name_the_parameter_or_the_option(self):
+        wide = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+        elsewhere = torch.nn.Parameter(torch.ones(2, device="meta"))
+        good = torch.nn.Parameter(torch.ones(2))
+        for parameter, words in ((wide, "torch.float64"), (elsewhere, "is on meta")):
+            with self.assertRaisesRegex(NotImplementedError, f"'layer.w'.*{words}"):
+                AdamW([("layer.w", parameter)])
+        for options, words in (({"lr": -1.0}, "lr is -1.0"), ({"betas": (0.9, 1.0)}, "beta2 is 1"),
+                               ({"config": {"headrace": {"update_mode": "defer"}}}, "update_mode"),
+                               ({"config": {"headrace": {"optimizer": "lion"}}}, "'adamw'")):
+            with self.assertRaisesRegex(ValueError, words):
+                AdamW([good], **options)
+        optimizer = self.adamw([good])
+        with self.assertRaises(NotImplementedError):
+            optimizer.add_param_group({"params": [wide]})
+        self.assertEqual(len(optimizer.param_groups), 1)
+
+    def test_a_missing_folder_is_found_at_the_first_step_and_the_model_is_as_before(self):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        optimizer = self.adamw([parameter], nvme=self.folder.name + "/none")
+        parameter.grad = torch.ones(2)
+        with self.assertRaisesRegex(FileNotFoundError, "none"):
+            optimizer.step()
+        self.assertEqual(parameter.tolist(), [1, 1])
+        os.mkdir(self.folder.name + "/none")
+        optimizer.step()
+        self.assertLess(parameter[0].item(), 1)
+
+    def test_a_closed_optimizer_does_not_begin_anew(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters())
+        train(model, optimizer, 1)
+        optimizer.close()
+        optimizer.close()
+        with self.assertRaisesRegex(headrace.WrongState, "closed"):
+            optimizer.step()
+
+
+class Process(Case):
+    def test_forked_data_loaders_read_the_weights(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+        train(model, optimizer, 1)
+        weight = model[0].bias
+
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                return weight.detach()[index] * 1
+
+        loader = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=1,
+                                             multiprocessing_context="fork")
+        for _ in range(2):
+            self.assertTrue(torch.equal(next(iter(loader)), weight.detach()[:4]))
+            train(model, optimizer, 1)
+
+    def test_ctrl_c_in_a_step_leaves_all_of_it_or_nothing(self):
+        """The signal comes inside the update; weights and state agree afterwards."""
+        model, other = model_of(), model_of()
+        optimizer, beside = self.adamw(model.parameters()), self.adamw(other.parameters())
+        train(model, optimizer, 1)
+        train(other, beside, 2)
+        part = optimizer._parts[0]
+        original = part._copy_back
+
+        def copy_back(group, bundle):
+            signal.raise_signal(signal.SIGINT)
+            original(group, bundle)
+
+        part._copy_back = copy_back
+        generator = torch.Generator().manual_seed(1)
+        loss_of(model, generator)  # the batch of the first step
+        with self.assertRaises(KeyboardInterrupt):
+            loss_of(model, generator).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        part._copy_back = original
+        self.assert_same(weights_of(model), weights_of(other))
+        optimizer.zero_grad()
+        for one, its in ((model, optimizer), (other, beside)):
+            train(one, its, 2, seed=9)
+        self.assert_same(weights_of(model), weights_of(other))
+
+
+if __name__ == "__main__":
+    FOLDER = os.path.abspath(sys.argv[1])
+    unittest.main(argv=sys.argv[:1])
