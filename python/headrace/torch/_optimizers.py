@@ -131,7 +131,7 @@ class _Offloaded(torch.optim.Optimizer):
     # ---- state ----
     def state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
-        are files there that vanish with them, and no state has to fit into memory."""
+        are files there, which the system can write out, and which vanish with the tensors."""
         packed = super().state_dict()
         indices = {parameter: index for index, parameter in enumerate(self._flat())}
         state = {indices[parameter]: {**values, **self._contents(parameter)}
