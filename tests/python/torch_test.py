@@ -67,7 +67,7 @@ def weights_of(model):
 
 
 def moments_of(optimizer):
-    return [values[name].clone() for values in optimizer.state_dict()["state"].values()
+    return [values[name].clone() for values in optimizer.full_state_dict()["state"].values()
             for name in ("exp_avg", "exp_avg_sq")]
 
 
@@ -449,6 +449,78 @@ class State(Case):
         for attempt in (copy.deepcopy, pickle.dumps):
             with self.assertRaisesRegex(TypeError, "headrace.torch.AdamW cannot be copied"):
                 attempt(optimizer)
+
+
+class References(Case):
+    """state_dict() with `snapshots`: a reference, and the state below that folder."""
+
+    def trained(self, dtype=torch.float32, steps=3, **options):
+        model = model_of(dtype)
+        optimizer = self.adamw(model.parameters(), lr=2e-3, snapshots=self.folder.name, **options)
+        train(model, optimizer, steps)
+        return model, optimizer
+
+    def test_a_run_is_resumed_by_one_with_the_bits_of_one_that_was_not_ended(self):
+        for dtype, nvme in itertools.product((torch.float32, torch.bfloat16), (False, True)):
+            with self.subTest(dtype=dtype, nvme=nvme):
+                model, optimizer = self.trained(dtype, nvme=self.folder.name if nvme else None)
+                file = io.BytesIO()
+                torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, file)
+                file.seek(0)
+                saved = torch.load(file, weights_only=True)
+                self.assertEqual(saved["optimizer"]["state"], {})
+                again = model_of(dtype)
+                follower = self.adamw(again.parameters())  # in memory, with another rate
+                follower.load_state_dict(saved["optimizer"])
+                again.load_state_dict(saved["model"])
+                expected = train(model, optimizer, 3, seed=9)
+                self.assertEqual(train(again, follower, 3, seed=9), expected)
+                self.assert_same(weights_of(again), weights_of(model))
+                self.assert_same(moments_of(follower), moments_of(optimizer))
+                self.assertEqual(follower.state[next(again.parameters())]["step"].item(), 6)
+
+    def test_states_of_several_engines_come_back_to_theirs(self):
+        model, other = model_of(), model_of()
+        optimizer = self.adamw(model.parameters(), snapshots=self.folder.name)
+        model[2].requires_grad_(False)
+        train(model, optimizer, 2)
+        model[2].requires_grad_(True)
+        train(model, optimizer, 2)
+        follower = self.adamw(other.parameters())
+        follower.load_state_dict(optimizer.state_dict())
+        other.load_state_dict(model.state_dict())
+        self.assertEqual(len(follower.plan()), 2)
+        train(model, optimizer, 2, seed=9)
+        train(other, follower, 2, seed=9)
+        self.assert_same(weights_of(other), weights_of(model))
+
+    def test_one_snapshot_serves_until_the_next_step(self):
+        model, optimizer = self.trained()
+        first = optimizer.state_dict()
+        self.assertEqual(optimizer.state_dict(), first)
+        self.assertEqual(len(os.listdir(self.folder.name)), 1)
+        train(model, optimizer, 1)
+        self.assertNotEqual(optimizer.state_dict(), first)
+        self.assertEqual(len(os.listdir(self.folder.name)), 2)
+
+    def test_what_cannot_be_loaded_is_refused_and_changes_nothing(self):
+        model, optimizer = self.trained()
+        good = optimizer.state_dict()
+        before = moments_of(optimizer)
+        for key, value, kind in (("snapshot", self.folder.name + "/gone", FileNotFoundError),
+                                 ("format", 2, NotImplementedError),
+                                 ("parts", [[0, 9]], ValueError)):
+            with self.assertRaisesRegex(kind, "nothing was loaded"):
+                optimizer.load_state_dict({**good, "headrace": {**good["headrace"], key: value}})
+            self.assert_same(moments_of(optimizer), before)
+
+    def test_one_of_another_snapshot_is_refused(self):
+        model, optimizer = self.trained()
+        state = optimizer.state_dict()
+        state["headrace"]["id"] = "0" * 32
+        with self.assertRaisesRegex(headrace.Corrupt, "another state_dict"):
+            optimizer.load_state_dict(state)
+        self.assertEqual((optimizer.plan(), dict(optimizer.state)), ([], {}))
 
 
 class Refusals(Case):

@@ -12,6 +12,7 @@ import torch
 from .. import _c
 from .._errors import ArgumentError, NotFinite, Unsupported, WrongState
 from ._part import Entry, Part, check, non_finite
+from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
 
 
 def _refuse(text: str) -> ArgumentError:
@@ -42,9 +43,10 @@ class _Offloaded(torch.optim.Optimizer):
     _CONTENTS: tuple  # names in torch's state, which are those of the engine's contents
 
     def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
-                 config: Optional[Mapping[str, Any]]) -> None:
+                 config: Optional[Mapping[str, Any]], snapshots: Optional[str]) -> None:
         self._settings = _merged(config or {}, self._RULE, nvme)
         self._folder = nvme  # of the files behind state_dict()
+        self._snapshots = Snapshots(snapshots)
         self._parts: list[Part] = []
         self._part_of: dict[torch.Tensor, Part] = {}
         self._closed = False
@@ -87,6 +89,7 @@ class _Offloaded(torch.optim.Optimizer):
         self._register()
         self._refuse_half_an_update()
         constants = self._all_constants()
+        self._snapshots.outdate()
         for part in self._parts:
             for parameter in part.step(constants):
                 self._count(parameter)
@@ -121,6 +124,9 @@ class _Offloaded(torch.optim.Optimizer):
                and entry.parameter.requires_grad and entry.parameter.numel() > 0]
         if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
             return
+        self._add_part(new)
+
+    def _add_part(self, new: list) -> None:
         for entry in new:
             check(entry.parameter, entry.name)
         part = Part(new, self._settings, self._all_constants(),
@@ -130,6 +136,14 @@ class _Offloaded(torch.optim.Optimizer):
 
     # ---- state ----
     def state_dict(self) -> dict:
+        """Without `snapshots`, full_state_dict(). With it: saves the state below that folder, and
+        gives a reference to it and the param_groups. Before the first step, there is no state."""
+        if not self._snapshots.wanted or not self._parts:
+            return self.full_state_dict()
+        packed = super().state_dict()
+        return {**packed, "state": {}, REFERENCE: self._snapshots.save(self._parts, self._flat())}
+
+    def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
         are files there, which the system can write out, and which vanish with the tensors."""
         packed = super().state_dict()
@@ -159,17 +173,37 @@ class _Offloaded(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
-        """Takes state_dict() of this class, or of torch's optimizer of the same rule."""
-        state = dict(state_dict["state"])
+        """Takes state_dict() and full_state_dict() of this class, or the state of torch's optimizer
+        of the same rule."""
+        state, reference = dict(state_dict["state"]), state_dict.get(REFERENCE)
         self._check_state(state)
-        super().load_state_dict({**state_dict, "state": {}})
+        if reference is not None:
+            check_reference(reference, len(self._flat()))
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._drop_parts()
-        if not state:
-            return
-        self._register(must=True)
-        flat = self._flat()
-        for index, values in state.items():
-            self._load_one(flat[index], values)
+        if reference is not None:
+            self._load_snapshot(reference)
+        elif state:
+            self._register(must=True)
+            flat = self._flat()
+            for index, values in state.items():
+                self._load_one(flat[index], values)
+
+    def _load_snapshot(self, reference: Mapping[str, Any]) -> None:
+        """Divides the parameters among engines as they were, and loads each. If that fails, there
+        is no state, as before the first step."""
+        entries = list(self._all_entries())
+        try:
+            for indices in reference["parts"]:
+                self._add_part([entries[index] for index in indices])
+            load_parts(reference, self._parts)
+        except BaseException:
+            self._drop_parts()
+            raise
+        for parameter, part in self._part_of.items():
+            steps = part.steps(parameter)
+            if steps > 0:
+                self.state[parameter]["step"] = torch.tensor(float(steps))
 
     def _check_state(self, state: dict) -> None:
         flat = self._flat()
@@ -211,6 +245,7 @@ class _Offloaded(torch.optim.Optimizer):
         return [part.engine.stats() for part in self._parts]
 
     def _drop_parts(self) -> None:
+        self._snapshots.outdate()
         for part in self._parts:
             part.close()
         self._parts, self._part_of = [], {}
@@ -230,6 +265,7 @@ class AdamW(_Offloaded):
     """torch.optim.AdamW with its state in memory, or with `nvme` (a folder) on a drive.
 
     config: more settings (docs/settings.md), such as {"headrace": {"host_budget_bytes": "8GiB"}}.
+    snapshots: a folder; state_dict() then saves the state there, and holds only a reference.
     The first step() allocates: 4 bytes per element of a float32 parameter in memory, 2 of the
     others, and the state where the plan says.
     """
@@ -239,10 +275,11 @@ class AdamW(_Offloaded):
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.01, *, nvme: Optional[str] = None,
-                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False) -> None:
+                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
+                 snapshots: Optional[str] = None) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
                                   "weight_decay": weight_decay, "maximize": maximize},
-                         nvme, config)
+                         nvme, config, snapshots)
 
     def _constants(self, group: Mapping[str, Any]) -> dict:
         beta1, beta2 = (float(beta) for beta in group["betas"])

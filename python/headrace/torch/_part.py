@@ -199,6 +199,9 @@ class Part:
     def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
         self.engine.set_step_count(self._full[parameter], steps)
 
+    def steps(self, parameter: torch.Tensor) -> int:
+        return self.engine.step_count(self._full[parameter])
+
     def close(self) -> None:
         self.engine.close()
 
