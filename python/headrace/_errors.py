@@ -2,6 +2,8 @@
 """The exceptions of headrace. Each is also the built-in that a caller would expect."""
 from __future__ import annotations
 
+from errno import ENOSPC
+
 from . import _c
 
 
@@ -90,4 +92,6 @@ def error_of(code: int, errno: int, text: str) -> Error:
     kind = _CLASSES.get(code, Error)
     if kind is NotFound and errno != 0:
         kind = NoSuchFile
+    if kind is NoSpace and errno == 0:  # a plan that does not fit, before any write
+        errno = ENOSPC
     return kind(text, code, errno)

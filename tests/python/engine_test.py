@@ -3,6 +3,7 @@
 one. FOLDER lies on a drive. The environment names the library and the package."""
 import array
 import copy
+import errno
 import gc
 import logging
 import os
@@ -18,6 +19,7 @@ import unittest
 sys.dont_write_bytecode = True
 import headrace  # noqa: E402
 from headrace import _library  # noqa: E402
+from headrace._errors import error_of  # noqa: E402
 
 try:
     import numpy as np
@@ -267,6 +269,13 @@ class Errors(unittest.TestCase):
                 engine.freeze()
             self.assertIn(FOLDER + "/none", str(raised.exception))
             self.assertEqual(raised.exception.errno, 2)
+
+    def test_of_a_drive_without_room_have_its_errno(self):
+        """Also those of a plan, which no system call has refused."""
+        for given, expected in ((0, errno.ENOSPC), (errno.EDQUOT, errno.EDQUOT)):
+            error = error_of(7, given, "no room")
+            self.assertIsInstance(error, headrace.NoSpace)
+            self.assertEqual((error.errno, str(error)), (expected, "no room"))
 
     def test_a_budget_that_is_too_small_is_a_memory_error(self):
         settings = {**on_nvme(FOLDER), "headrace": {"host_budget_bytes": 1000}}

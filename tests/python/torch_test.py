@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import warnings
 
 sys.dont_write_bytecode = True
@@ -401,6 +402,22 @@ class State(Case):
         state = optimizer.state_dict()["state"]
         self.assertEqual(sorted(os.listdir(self.folder.name)), before)
         self.assertGreater(state[0]["exp_avg"].abs().max().item(), 0)
+
+    def test_files_behind_it_have_their_space_before_they_are_mapped(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+        train(model, optimizer, 1)
+        mapped, original = [], torch.from_file
+
+        def from_file(name, **options):
+            mapped.append((os.stat(name).st_blocks * 512, 4 * options["size"]))
+            return original(name, **options)
+
+        with unittest.mock.patch.object(torch, "from_file", from_file):
+            optimizer.state_dict()
+        self.assertEqual(len(mapped), 8)
+        for reserved, needed in mapped:
+            self.assertGreaterEqual(reserved, needed)
 
     def test_is_torchs_own_in_both_directions(self):
         for source, target in ((self.adamw, torch.optim.AdamW), (torch.optim.AdamW, self.adamw)):

@@ -167,7 +167,8 @@ class _Offloaded(torch.optim.Optimizer):
         if self._folder is None:
             return torch.empty(parameter.shape, dtype=torch.float32)
         with tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder) as file:
-            file.truncate(4 * parameter.numel())
+            # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
+            os.posix_fallocate(file.fileno(), 0, 4 * parameter.numel())
             return torch.from_file(file.name, shared=True, size=parameter.numel(),
                                    dtype=torch.float32).view(parameter.shape)
 
