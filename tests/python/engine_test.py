@@ -3,6 +3,7 @@
 one. FOLDER lies on a drive. The environment names the library and the package."""
 import array
 import copy
+import ctypes
 import errno
 import gc
 import logging
@@ -201,7 +202,6 @@ class Leases(unittest.TestCase):
 
 
 def gathered_address(gathered, name):
-    import ctypes
     return ctypes.addressof(gathered.raw(name))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 import torch
 
+from .._c import HEADRACE_UNSUPPORTED
 from .._engine import DTYPES, Engine, Group, Parameter
 from .._errors import Error, Interrupted, Unsupported
 from .._library import unbroken
@@ -43,7 +44,7 @@ def check(parameter: torch.Tensor, name: str) -> None:
         raise Unsupported(
             f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
             "float16 parameters on the CPU; the optimizer was not made. Give this parameter to an "
-            "optimizer of torch.optim.", 13)
+            "optimizer of torch.optim.", HEADRACE_UNSUPPORTED)
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
@@ -180,7 +181,7 @@ class Part:
                     f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
                     f"{gradient.dtype}, and headrace.torch takes dense ones of float32, bfloat16 "
                     "and float16; nothing was updated. Make it dense, such as with sparse=False.",
-                    13)
+                    HEADRACE_UNSUPPORTED)
             given = row_major(gradient)
             self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[_NAMES[given.dtype]])
 
