@@ -314,6 +314,34 @@ class Writes(Case):
                 torch.testing.assert_close(parameter.detach().float()[:3],
                                            torch.tensor([0.625, 63.875, 0.625]), rtol=4e-3, atol=0)
 
+    def test_whose_load_was_ended_in_the_middle_are_loaded_by_the_next_step(self):
+        results = []
+        for ended in (False, True):
+            torch.manual_seed(0)
+            parameter = torch.nn.Parameter(torch.randn(3 * 65536))
+            config = {"headrace": {"tile_elements": 65536}}
+            optimizer = self.adamw([parameter], config=config)
+            parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+            parameter.data.mul_(2)
+            if ended:
+                original = headrace._engine._raw
+                calls = []
+
+                def raw(address, size_bytes):
+                    calls.append(size_bytes)
+                    if len(calls) == 2:
+                        signal.raise_signal(signal.SIGINT)
+                    return original(address, size_bytes)
+
+                with unittest.mock.patch.object(headrace._engine, "_raw", raw):
+                    with self.assertRaises(KeyboardInterrupt):
+                        optimizer.step()
+                self.assertGreaterEqual(len(calls), 2)
+            optimizer.step()
+            results.append(parameter.detach())
+        self.assert_same(results[:1], results[1:])
+
     def test_elsewhere_leave_the_masters_their_bits(self):
         torch.manual_seed(0)
         start, masters = torch.randn(5).bfloat16(), []
@@ -460,6 +488,16 @@ class State(Case):
         with self.assertRaisesRegex(ValueError, "shape"):
             optimizer.load_state_dict(wrong)
         self.assert_same(moments_of(optimizer), before)
+
+    def test_a_load_that_fails_in_the_middle_leaves_none(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters())
+        train(model, optimizer, 1)
+        state = optimizer.state_dict()
+        model[2].bias.requires_grad_(False)
+        with self.assertRaisesRegex(NotImplementedError, "frozen now; no state was loaded"):
+            optimizer.load_state_dict(state)
+        self.assertEqual((optimizer.plan(), dict(optimizer.state)), ([], {}))
 
     def test_copies_are_refused_by_name(self):
         optimizer = self.adamw(model_of().parameters())

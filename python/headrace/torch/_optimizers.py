@@ -175,32 +175,35 @@ class _Offloaded(torch.optim.Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes state_dict() and full_state_dict() of this class, or the state of torch's optimizer
-        of the same rule."""
+        of the same rule. After an error in the load itself, there is no state, as before the first
+        step."""
         state, reference = dict(state_dict["state"]), state_dict.get(REFERENCE)
         self._check_state(state)
         if reference is not None:
             check_reference(reference, len(self._flat()))
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._drop_parts()
-        if reference is not None:
-            self._load_snapshot(reference)
-        elif state:
-            self._register(must=True)
-            flat = self._flat()
-            for index, values in state.items():
-                self._load_one(flat[index], values)
+        try:
+            if reference is not None:
+                self._load_snapshot(reference)
+            elif state:
+                self._load_state(state)
+        except BaseException:
+            self._drop_parts()  # half of a state would pass for a whole one
+            raise
+
+    def _load_state(self, state: Mapping[int, Any]) -> None:
+        self._register(must=True)
+        flat = self._flat()
+        for index, values in state.items():
+            self._load_one(flat[index], values)
 
     def _load_snapshot(self, reference: Mapping[str, Any]) -> None:
-        """Divides the parameters among engines as they were, and loads each. If that fails, there
-        is no state, as before the first step."""
+        """Divides the parameters among engines as they were, and loads each."""
         entries = list(self._all_entries())
-        try:
-            for indices in reference["parts"]:
-                self._add_part([entries[index] for index in indices])
-            load_parts(reference, self._parts)
-        except BaseException:
-            self._drop_parts()
-            raise
+        for indices in reference["parts"]:
+            self._add_part([entries[index] for index in indices])
+        load_parts(reference, self._parts)
         for parameter, part in self._part_of.items():
             steps = part.steps(parameter)
             if steps > 0:
@@ -225,8 +228,8 @@ class _Offloaded(torch.optim.Optimizer):
     def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
         part = self._part_of.get(parameter)
         if part is None:
-            raise Unsupported("there is state for a parameter that is frozen now; the other "
-                              "parameters have theirs. Set requires_grad first, and load again.",
+            raise Unsupported("there is state for a parameter that is frozen now; no state "
+                              "was loaded. Set requires_grad first, and load again.",
                               _c.HEADRACE_UNSUPPORTED)
         names = self._CONTENTS
         if parameter.dtype != torch.float32 and "master" in values:

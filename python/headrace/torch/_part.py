@@ -88,6 +88,7 @@ class Part:
         self._full: dict[torch.Tensor, str] = {}
         self._groups: list[tuple[Group, list]] = []
         self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
+        self._written: list[Entry] = []  # written by the program, and not yet given to the engine
         for number, bundle in enumerate(_bundles(entries), first_group):
             self._add_group(f"group{number}", bundle)
         self.engine.freeze()
@@ -126,6 +127,7 @@ class Part:
         return self._update(due)
 
     def _update(self, due: list) -> list:
+        self._load_written()
         self._catch_up()
         for group, bundle in due:
             self._take_writes(group, bundle)
@@ -166,11 +168,18 @@ class Part:
 
     def _take_writes(self, group: Group, bundle: list) -> None:
         """Compares bits, not versions: a write to `parameter.data` has no version."""
-        written = [entry for entry, weights in self._weights(group, bundle)
-                   if not torch.equal(bits_of(entry.parameter), bits_of(weights))]
-        for entry in written:
-            given = row_major(entry.parameter)
-            self.engine.load_content(f"{group.name}.{entry.name}", "weight", memory_of(given))
+        self._written = [entry for entry, weights in self._weights(group, bundle)
+                         if not torch.equal(bits_of(entry.parameter), bits_of(weights))]
+        self._load_written()
+
+    def _load_written(self) -> None:
+        """The engine gathers nothing while a load has ended in the middle, so the next step begins
+        with those that are left."""
+        while self._written:
+            parameter = self._written[0].parameter
+            given = row_major(parameter)
+            self.engine.load_content(self._full[parameter], "weight", memory_of(given))
+            self._written.pop(0)
 
     def _add_gradients(self, bundle: list) -> None:
         for entry in bundle:
