@@ -659,6 +659,8 @@ class Process(Case):
             optimizer.step()
         part._copy_back = original
         self.assert_same(weights_of(model), weights_of(other))
+        steps = [values["step"].item() for values in optimizer.state_dict()["state"].values()]
+        self.assertEqual(steps, [2, 2, 2, 2])
         optimizer.zero_grad()
         for one, its in ((model, optimizer), (other, beside)):
             train(one, its, 2, seed=9)

@@ -92,15 +92,17 @@ class _Offloaded(torch.optim.Optimizer):
         self._snapshots.outdate()
         for part in self._parts:
             for parameter in part.step(constants):
-                self._count(parameter)
+                self._show_steps(parameter)
         return loss
 
     def _all_constants(self) -> dict:
         return {index: self._constants(group) for index, group in enumerate(self.param_groups)}
 
-    def _count(self, parameter: torch.Tensor) -> None:
-        state = self.state[parameter]
-        state["step"] = state.get("step", torch.tensor(0.0)) + 1
+    def _show_steps(self, parameter: torch.Tensor) -> None:
+        """The engine counts; `state` shows it, as other programs expect."""
+        steps = self._part_of[parameter].steps(parameter)
+        if steps > 0:
+            self.state[parameter]["step"] = torch.tensor(float(steps))
 
     def _refuse_half_an_update(self) -> None:
         """One engine updates all of its parameters or none. With several, torch looks first."""
@@ -146,10 +148,11 @@ class _Offloaded(torch.optim.Optimizer):
     def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
         are files there, which the system can write out, and which vanish with the tensors."""
+        for parameter in self._part_of:
+            self._show_steps(parameter)  # Ctrl-C may have come just after an update
         packed = super().state_dict()
-        indices = {parameter: index for index, parameter in enumerate(self._flat())}
-        state = {indices[parameter]: {**values, **self._contents(parameter)}
-                 for parameter, values in self.state.items() if parameter in self._part_of}
+        state = {index: {**self.state[parameter], **self._contents(parameter)}
+                 for index, parameter in enumerate(self._flat()) if parameter in self.state}
         return {**packed, "state": state}
 
     def _flat(self) -> list:
@@ -204,10 +207,8 @@ class _Offloaded(torch.optim.Optimizer):
         for indices in reference["parts"]:
             self._add_part([entries[index] for index in indices])
         load_parts(reference, self._parts)
-        for parameter, part in self._part_of.items():
-            steps = part.steps(parameter)
-            if steps > 0:
-                self.state[parameter]["step"] = torch.tensor(float(steps))
+        for parameter in self._part_of:
+            self._show_steps(parameter)
 
     def _check_state(self, state: dict) -> None:
         flat = self._flat()
@@ -236,9 +237,8 @@ class _Offloaded(torch.optim.Optimizer):
             names = ("master", *names)
         for name in names:
             part.load(parameter, name, values[name])
-        steps = int(values["step"])
-        part.set_steps(parameter, steps)
-        self.state[parameter]["step"] = torch.tensor(float(steps))
+        part.set_steps(parameter, int(values["step"]))
+        self._show_steps(parameter)
 
     # ---- reports, life ----
     def plan(self) -> list:
