@@ -66,6 +66,7 @@ std::exception_ptr deferred_failure(const Running& r, Failure& failure,
 std::unique_ptr<Running> Startup::run() {
   if (in_.settings.update_on == UpdateOn::kDevice) tiles::DeviceUpdates::require(*in_.device);
   paths_ = probe_paths();
+  refuse_tables();
   if (in_.settings.durable_every > 0) store_ = std::make_unique<StoreOpening>(in_, paths_);
   Partition partition =
       partition::make_partition(registry_.shapes(), in_.settings.tile_elements,
@@ -84,6 +85,27 @@ std::unique_ptr<Running> Startup::run() {
   }
   say_what_was_chosen(*running);
   return running;
+}
+
+std::uint64_t Startup::machine_left_bytes() const {
+  return in_.parts.machine_left_bytes ? in_.parts.machine_left_bytes() : local_.memory_left.value;
+}
+
+// The tables of a plan come before it is known whether the plan fits. Those of a wrong shape alone
+// could fill the memory.
+void Startup::refuse_tables() const {
+  constexpr std::uint64_t kBytesPerTile = 4 * base::kKiB;  // planning takes less
+  std::uint64_t tiles = 0;
+  for (const partition::RegisteredParameter& parameter : registry_.parameters())
+    tiles += parameter.spec.elements() / in_.collective->world_size() / in_.settings.tile_elements;
+  const std::uint64_t left = machine_left_bytes();
+  if (left == 0 || tiles <= left / kBytesPerTile) return;
+  throw Error(Code::kOutOfBudget,
+              "the registered parameters make " + std::to_string(tiles) +
+                  " tiles or more on this rank, whose tables alone may take " +
+                  base::format_bytes(tiles * kBytesPerTile) + ", and " + base::format_bytes(left) +
+                  " of memory is left (" + local_.memory_left.source +
+                  "); nothing was allocated. Check the shapes, or run where there is more memory.");
 }
 
 std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
@@ -128,8 +150,7 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   inputs.bookkeeping_bytes = bookkeeping_bytes(partition);
   inputs.commit_bytes = commit_bytes(partition);
   inputs.registration_bytes = registration_bytes(partition);
-  inputs.machine_left_bytes =
-      in_.parts.machine_left_bytes ? in_.parts.machine_left_bytes() : local_.memory_left.value;
+  inputs.machine_left_bytes = machine_left_bytes();
   inputs.machine_limit_source = local_.memory_left.source;
   inputs.smallest_with_tiles = [&, this](std::uint64_t tile_elements) {
     const Partition other = partition::make_partition(

@@ -36,6 +36,8 @@ class Startup {
 
  private:
   // ---- the plan ----
+  std::uint64_t machine_left_bytes() const;
+  void refuse_tables() const;
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   std::uint64_t commit_bytes(const partition::Partition& partition) const;
   std::uint64_t registration_bytes(const partition::Partition& partition) const;

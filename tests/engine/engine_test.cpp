@@ -520,5 +520,22 @@ TEST(EngineProcess, AForkedChildIsRefusedAndLeavesTheParentAlone) {
   EXPECT_FALSE(engine->hash_parameters().empty());
 }
 #endif
+
+// Planning it would fill the memory of any machine.
+TEST(EngineFreeze, RefusesAShapeWhoseTablesAloneDoNotFit) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = all_on_nvme(directory.string());
+  settings.tile_elements = 65536;
+  Engine engine(settings);
+  engine.add_group("g", {{"w", DType::kF32, {std::int64_t{1} << 48}}});
+  try {
+    engine.freeze();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kOutOfBudget);
+    EXPECT_NE(std::string(error.what()).find("make 4294967296 tiles"), std::string::npos)
+        << error.what();
+  }
+}
 }  // namespace
 }  // namespace headrace
