@@ -825,7 +825,7 @@ headrace_code headrace_io_create(const headrace_io_options* options, headrace_io
 /* Waits for all transfers, ends the threads, and removes the handle. Does nothing for NULL. Returns
  * HEADRACE_WRONG_STATE while another call with the handle runs. */
 headrace_code headrace_io_destroy(headrace_io* io, headrace_error* error);
-/* Begin a transfer, and return at once. `data` may be NULL if size_bytes is 0. */
+/* Begin a transfer, and return at once. The buffer may be NULL if size_bytes is 0. */
 headrace_code headrace_io_read(headrace_io* io, const char* path, uint64_t offset_bytes, void* into,
                                uint64_t size_bytes, uint64_t tag, headrace_error* error);
 headrace_code headrace_io_write(headrace_io* io, const char* path, uint64_t offset_bytes,

@@ -18,8 +18,10 @@
 //          the kernel may still write to it: never free it then.
 // Order:   transfers run in any order. A read of bytes whose write is not done yet may see either.
 // Safety:  a write that is done survives the process. For a power failure, call fdatasync().
-// Threads: any thread, several at once. Two threads of the object's own do the work; they block
-//          signals, and end with it. A forked child has no such threads: calls there throw
+// Files:   a transfer holds one or two descriptors until it is done. To close one drops the POSIX
+//          locks (F_SETLK) that the process has on that file. Pipes are refused.
+// Threads: any thread, several at once. Two threads of the object's own do the work, and
+//          queue_depth more without io_uring; they block signals, and end with it. A forked child has no such threads: calls there throw
 //          kWrongState.
 #pragma once
 #include <chrono>
@@ -38,7 +40,7 @@ namespace headrace {
 struct FileIoOptions {
   std::uint64_t block_bytes = 1 << 20;  // of a request to the kernel: a multiple of 4,096, <= 1 GiB
   std::uint32_t queue_depth = 32;       // requests in flight: 1 to 1024
-  std::uint32_t submit_batch = 2;       // requests per system call
+  std::uint32_t submit_batch = 2;       // requests per system call, at most queue_depth
   // kAuto: io_uring if the kernel allows it. kAio is refused: it serves one file.
   IoQueueKind queue = IoQueueKind::kAuto;
   // kRequire: what cannot go around the page cache is refused instead.
@@ -75,9 +77,9 @@ class FileIo {
             std::uint64_t tag);
   void write(const std::string& path, std::uint64_t offset_bytes, std::span<const std::byte> from,
              std::uint64_t tag);
-  // The same for a file that the program has open, and keeps open until the transfer is done. It
-  // goes around the page cache if the descriptor has O_DIRECT; then memory, offset and size have to
-  // be aligned.
+  // The same for a file that the program has open, and may close afterwards. It goes around the
+  // page cache if the descriptor has O_DIRECT; then memory, offset and size have to be aligned. A
+  // write to one with O_APPEND is refused.
   void read(int fd, std::uint64_t offset_bytes, std::span<std::byte> into, std::uint64_t tag);
   void write(int fd, std::uint64_t offset_bytes, std::span<const std::byte> from,
              std::uint64_t tag);

@@ -4,6 +4,7 @@
 #include "headrace/file_io.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "swap/drive.hpp"
+#include "swap/never_freed.hpp"
 #include "swap/refusal.hpp"
 
 namespace headrace {
@@ -27,15 +29,74 @@ using swap::IoKind;
 
 bool aligned(std::uint64_t number) { return number % base::kIoAlignment == 0; }
 
+// The one change that helps a program with its own file.
+const char* advice(int error) {
+  switch (error) {
+    case ENOENT:
+      return "write the file first, or correct the path";
+    case EISDIR:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return "name a file";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "name a file that this process may open so";
+    case EBADF:
+      return "pass a descriptor that is open for this";
+    case EFAULT:
+      return "pass memory that the process has, and may write to if it is read into";
+    case EINVAL:
+      return "without O_DIRECT in this file system, let it go through the page cache";
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space there";
+    case EMFILE:
+      return "wait for some transfers, which hold one or two each, or raise the limit on open "
+             "files (ulimit -n)";
+    case EFBIG:
+    case ENFILE:
+    case ENOMEM:
+    case EAGAIN:
+    case EBUSY:
+      return swap::what_helps(error);
+    default:
+      return "look at the drive (dmesg, smartctl)";
+  }
+}
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(Code::kInvalidArgument, text); }
+
 Error open_error(const std::string& path, IoKind kind) {
   const int error = errno;
   return Error(Code::kIo,
                path + " cannot be opened to " + swap::text_of(kind) + ": " +
-                   base::errno_text(error) + "; nothing was transferred. " +
-                   (error == ENOENT ? "Write the file first, or correct the path"
-                                    : swap::what_helps(error)) +
-                   ".",
+                   base::errno_text(error) + "; nothing was transferred: " + advice(error),
                error);
+}
+
+void check_path(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    refuse("a path that is empty or contains NUL names no file; nothing was transferred.");
+}
+
+// What cannot seek has no offsets: a pipe takes bytes in any order.
+void refuse_pipe(bool is_one, const std::string& name) {
+  if (!is_one) return;
+  throw Error(Code::kInvalidArgument,
+              name +
+                  " cannot seek (a pipe, a FIFO or a socket); nothing was transferred. Use "
+                  "read() and write() there.",
+              ESPIPE);
+}
+
+// Before it is opened: to open a FIFO waits for its other end.
+void refuse_pipe_at(const std::string& path) {
+  struct stat found {};
+  refuse_pipe(
+      ::stat(path.c_str(), &found) == 0 && (S_ISFIFO(found.st_mode) || S_ISSOCK(found.st_mode)),
+      path);
 }
 
 UniqueFd open_file(const std::string& path, IoKind kind, int flags) {
@@ -74,14 +135,13 @@ Error transfer_error(const Request& request, std::uint64_t done_bytes, int error
   if (error == 0) {
     return Error(Code::kIo,
                  text_of(request) + moved +
-                     ", since the file ends there; the rest of the buffer is "
-                     "as it was. Write the file whole, or read less.",
+                     ", since the file ends there; what the rest of the buffer holds is undefined. "
+                     "Write the file whole, or read less.",
                  EIO);
   }
-  return Error(
-      swap::code_of(error),
-      text_of(request) + moved + ": " + base::errno_text(error) + "; " + swap::what_helps(error),
-      error);
+  return Error(swap::code_of(error),
+               text_of(request) + moved + ": " + base::errno_text(error) + "; " + advice(error),
+               error);
 }
 
 swap::DriveOptions drive_options(const FileIoOptions& options, int fd) {
@@ -90,7 +150,7 @@ swap::DriveOptions drive_options(const FileIoOptions& options, int fd) {
   drive.fd = fd;
   drive.io_block_bytes = options.block_bytes;
   drive.queue_depth = options.queue_depth;
-  drive.submit_batch = options.submit_batch;
+  drive.submit_batch = std::min(options.submit_batch, options.queue_depth);
   drive.register_buffers = RegisterBuffers::kOff;
   drive.warn_seconds = std::min(10.0, options.deadline_seconds / 2);
   drive.deadline_seconds = options.deadline_seconds;
@@ -102,17 +162,17 @@ swap::DriveOptions drive_options(const FileIoOptions& options, int fd) {
 
 void check(const FileIoOptions& options) {
   const auto refuse = [](const std::string& text) {
-    throw Error(Code::kInvalidArgument, "FileIo: " + text + "; nothing was started.");
+    headrace::refuse("FileIo: " + text + "; nothing was started.");
   };
   if (options.block_bytes == 0 || !aligned(options.block_bytes) || options.block_bytes > base::kGiB)
     refuse("block_bytes is " + std::to_string(options.block_bytes) +
            ", not a multiple of 4096 up to 1 GiB");
   if (options.queue_depth == 0 || options.queue_depth > 1024)
     refuse("queue_depth is " + std::to_string(options.queue_depth) + ", not 1 to 1024");
-  if (options.submit_batch == 0 || options.submit_batch > options.queue_depth)
-    refuse("submit_batch is " + std::to_string(options.submit_batch) + ", not 1 to queue_depth");
-  if (options.queue == IoQueueKind::kAio)
-    refuse("queue is kAio, which serves one file; take kAuto");
+  if (options.submit_batch == 0) refuse("submit_batch is 0, not 1 or more");
+  if (options.queue != IoQueueKind::kAuto && options.queue != IoQueueKind::kUring &&
+      options.queue != IoQueueKind::kThreads)
+    refuse("queue is kAio, which serves one file, or unknown; take kAuto");
   if (!(options.deadline_seconds > 0)) refuse("deadline_seconds is not above 0");
 }
 }  // namespace
@@ -125,11 +185,6 @@ class FileIo::Core {
         conductor_(async::make_conductor_asio()),
         drive_(swap::make_drive_thread(*conductor_, drive_options(options, null_.get()))) {}
   ~Core() {
-    if (!is_owner()) {  // the threads are the parent's
-      (void)drive_.release();
-      (void)conductor_.release();
-      return;
-    }
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return under_way_ == 0; });
   }
@@ -142,13 +197,15 @@ class FileIo::Core {
   std::vector<FileIoDone> wait(std::size_t least, std::chrono::nanoseconds timeout,
                                std::size_t most);
   std::size_t pending() const {
+    require_owner();
     const std::lock_guard lock(mutex_);
     return under_way_ + done_.size();
   }
   FileIoStats stats() const;
 
- private:
   bool is_owner() const noexcept { return owner_ == ::getpid(); }
+
+ private:
   void require_owner() const;
   void require_aligned(const Request& request, const std::byte* data) const;
   static void run_begin(async::Work* work) noexcept;
@@ -206,9 +263,12 @@ void FileIo::Core::require_aligned(const Request& request, const std::byte* data
 // Around the page cache, the part that can go there; through it, the rest.
 void FileIo::Core::open(Request& request, const std::string& path, const std::byte* data) const {
   const bool required = options_.direct == DirectIo::kRequire;
+  check_path(path);
+  refuse_pipe_at(path);
   if (required) require_aligned(request, data);
   const bool can = aligned(reinterpret_cast<std::uintptr_t>(data)) &&
-                   aligned(request.offset_bytes) && request.size_bytes >= base::kIoAlignment;
+                   aligned(request.offset_bytes) &&
+                   (request.size_bytes >= base::kIoAlignment || request.size_bytes == 0);
   if (can) request.direct = open_file(path, request.kind, O_DIRECT);
   if (required && !request.direct) throw open_error(path, request.kind);
   if (request.direct && aligned(request.size_bytes)) return;
@@ -219,8 +279,19 @@ void FileIo::Core::open(Request& request, const std::string& path, const std::by
 void FileIo::Core::use(Request& request, int fd, const std::byte* data) const {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) throw open_error(request.name, request.kind);
+  refuse_pipe(::lseek(fd, 0, SEEK_CUR) < 0 && errno == ESPIPE, request.name);
+  if (request.kind == IoKind::kWrite && (flags & O_APPEND) != 0) {
+    refuse(text_of(request) +
+           ": with O_APPEND the kernel writes at the end, whatever the offset is; nothing was "
+           "transferred. Open the file without it.");
+  }
   const bool direct = (flags & O_DIRECT) != 0;
-  if (direct || options_.direct == DirectIo::kRequire) require_aligned(request, data);
+  if (!direct && options_.direct == DirectIo::kRequire) {
+    refuse(text_of(request) +
+           ": the descriptor has no O_DIRECT, and FileIoOptions::direct is kRequire; nothing was "
+           "transferred. Open the file with it.");
+  }
+  if (direct) require_aligned(request, data);
   // Its own descriptor: the caller may close theirs too early.
   (direct ? request.direct : request.cached) = UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!request.direct && !request.cached) throw open_error(request.name, request.kind);
@@ -248,7 +319,8 @@ void FileIo::Core::begin(std::unique_ptr<Request> request, std::byte* data) {
   request->begin.run = &run_begin;
   {
     const std::lock_guard lock(mutex_);
-    done_.reserve(done_.size() + under_way_ + 1);  // end() must not fail
+    const std::size_t most = done_.size() + under_way_ + 1;  // end() must not fail
+    if (done_.capacity() < most) done_.reserve(2 * most);
     ++under_way_;
   }
   conductor_->post(request.release()->begin);
@@ -270,7 +342,7 @@ void FileIo::Core::run_done(async::Work* work) noexcept {
 }
 
 void FileIo::Core::end(Request& request) noexcept {
-  const std::unique_ptr<Request> owned(&request);
+  std::unique_ptr<Request> owned(&request);
   FileIoDone done{.tag = request.tag, .done_bytes = 0, .error = {}};
   int error = 0;
   std::uint64_t cached = 0;
@@ -281,8 +353,11 @@ void FileIo::Core::end(Request& request) noexcept {
   }
   if (error != 0 || done.done_bytes < request.size_bytes)
     done.error = transfer_error(request, done.done_bytes, error);
+  const bool is_read = request.kind == IoKind::kRead;
+  // Given up, and not ended: the kernel may still take it, with the number of its descriptor.
+  if (error == ETIMEDOUT) swap::never_free(std::shared_ptr<Request>(std::move(owned)));
   const std::lock_guard lock(mutex_);
-  (request.kind == IoKind::kRead ? counts_.read_bytes : counts_.written_bytes) += done.done_bytes;
+  (is_read ? counts_.read_bytes : counts_.written_bytes) += done.done_bytes;
   counts_.cached_bytes += cached;
   done_.push_back(std::move(done));
   --under_way_;
@@ -303,6 +378,7 @@ std::vector<FileIoDone> FileIo::Core::wait(std::size_t least, std::chrono::nanos
 }
 
 FileIoStats FileIo::Core::stats() const {
+  require_owner();
   const std::lock_guard lock(mutex_);
   FileIoStats stats = counts_;
   stats.queue = drive_->queue_name();
@@ -314,7 +390,10 @@ FileIo::FileIo(const FileIoOptions& options) {
   check(options);
   core_ = std::make_unique<Core>(options);
 }
-FileIo::~FileIo() = default;
+// In a forked child, threads and the state of locks are the parent's.
+FileIo::~FileIo() {
+  if (!core_->is_owner()) (void)core_.release();
+}
 
 void FileIo::read(const std::string& path, std::uint64_t offset_bytes, std::span<std::byte> into,
                   std::uint64_t tag) {

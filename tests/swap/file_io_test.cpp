@@ -4,15 +4,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "base/unique_fd.hpp"
 #include "swap/io_queue.hpp"
@@ -259,9 +262,57 @@ TEST(FileIo, RefusesOptionsThatItCannotServe) {
   };
   refused({.block_bytes = 1000}, "block_bytes is 1000");
   refused({.queue_depth = 0}, "queue_depth is 0");
-  refused({.submit_batch = 64}, "submit_batch is 64");
+  refused({.submit_batch = 0}, "submit_batch is 0");
   refused({.queue = IoQueueKind::kAio}, "kAio");
   refused({.deadline_seconds = 0}, "deadline_seconds");
+}
+
+// Where there are no offsets, bytes would come in any order, or at the end.
+TEST(FileIo, RefusesPipesAndDescriptorsThatAppend) {
+  const ScratchDirectory scratch;
+  FileIo io({.queue_depth = 1});
+  Memory bytes(8192, 0);
+  ASSERT_EQ(::mkfifo((scratch / "fifo").c_str(), 0600), 0);
+  const Error fifo = error_of([&] { io.read(scratch / "fifo", 0, bytes.bytes(), 1); });
+  EXPECT_EQ(fifo.sys_errno(), ESPIPE);
+  expect_words(fifo, {"fifo", "cannot seek", "nothing was transferred"});
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const base::UniqueFd out(ends[0]), in(ends[1]);
+  EXPECT_EQ(error_of([&] { io.write(in.get(), 0, bytes.bytes(), 1); }).sys_errno(), ESPIPE);
+  const base::UniqueFd appends(
+      ::open((scratch / "a").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  expect_words(error_of([&] { io.write(appends.get(), 0, bytes.bytes(), 1); }), {"O_APPEND"});
+  EXPECT_EQ(error_of([&] { io.read("", 0, bytes.bytes(), 1); }).code(), Code::kInvalidArgument);
+  EXPECT_EQ(error_of([&] { io.read(std::string("a\0b", 3), 0, bytes.bytes(), 1); }).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(io.pending(), 0u);
+}
+
+// A lock that another thread holds at the fork stays held in the child.
+TEST(FileIo, EndsInAChildThatWasForkedDuringAWait) {
+  const ScratchDirectory scratch;
+  auto io = std::make_unique<FileIo>();
+  Memory bytes(1 << 20, 0);
+  std::atomic<bool> stop{false};
+  std::thread waits([&] {
+    while (!stop.load()) {
+      io->write(scratch / "a", 0, bytes.bytes(), 1);
+      (void)io->wait(1);
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(in_child([&] {
+                const bool refused =
+                    error_of([&] { (void)io->pending(); }).code() == Code::kWrongState &&
+                    error_of([&] { (void)io->stats(); }).code() == Code::kWrongState;
+                io.reset();
+                return refused ? 0 : 1;
+              }),
+              0);
+  }
+  stop.store(true);
+  waits.join();
 }
 
 TEST(FileIo, RefusesThePageCacheWhereItIsToldTo) {
@@ -276,7 +327,11 @@ TEST(FileIo, RefusesThePageCacheWhereItIsToldTo) {
   if (!has_direct(scratch)) GTEST_SKIP() << "no O_DIRECT here";
   io.write(file, 0, bytes.bytes(), 1);
   EXPECT_FALSE(io.wait(1).at(0).error);
+  io.read(file, 0, {}, 2);
+  EXPECT_FALSE(io.wait(1).at(0).error);
   EXPECT_EQ(io.stats().cached_bytes, 0u);
+  const base::UniqueFd cached(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  expect_words(error_of([&] { io.read(cached.get(), 0, bytes.bytes(), 3); }), {"no O_DIRECT"});
 }
 
 TEST(FileIo, NamesTheLimitOfFileSizes) {

@@ -80,7 +80,7 @@ template <class T, class Visit>
 void for_each_struct(T* first, std::size_t count, const char* name, const char* init, Visit visit) {
   if (count == 0) return;
   if (count > kMostStructsOfACall)
-    refuse("count is " + std::to_string(count) + ", 16777216 parameters are the most of one call");
+    refuse("count is " + std::to_string(count) + ", 16777216 is the most");
   const std::size_t stride = required(first, name).struct_size;
   if (stride % alignof(T) != 0) {
     refuse(std::string(name) + ".struct_size is " + std::to_string(stride) +
