@@ -308,7 +308,7 @@ void run_case(const std::string& name, const Launch& launch) {
                                    : name == "hears signals" ? seconds(8)
                                    : ends_itself             ? seconds(12)
                                                              : kWatchdog;
-  // At its warning, so that it surely waits: for anything, or, known to those that came, for others.
+  // At its warning, so that it surely waits: for anything; or for others, known to those that came.
   bool interrupts_itself = false;
   const auto warn = [&](const std::string& line) {
     say("warning: " + line);
