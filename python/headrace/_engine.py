@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 
 from . import _c, _library
 from ._errors import ArgumentError, NotFound, WrongState
-from ._library import call, call_to_the_end, call_with, new
+from ._library import call, call_to_the_end, call_with, encoded, fitting, new
 
 logger = logging.getLogger("headrace")
 logger.addHandler(logging.NullHandler())  # without a handler, Python would print warnings
@@ -69,10 +69,10 @@ def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
 def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str]) -> Any:
     options = new(_c.headrace_engine_options, kept_log_lines=_KEPT_LINES, poll=_library.poll)
     if isinstance(settings, (str, os.PathLike)) and nvme is None:
-        options.settings_file = os.fsencode(settings)
+        options.settings_file = encoded(settings)
     else:
         options.settings_json = _settings_text(settings, nvme)
-    texts = [override.encode() for override in overrides]
+    texts = [encoded(override) for override in overrides]
     options.overrides = (ctypes.c_char_p * max(1, len(texts)))(*texts)
     options.override_count = len(texts)
     return options
@@ -282,7 +282,7 @@ class Engine:
         for entry, (key, spec) in zip(array, specs):
             self._fill_spec(entry, key, spec)
         index = ctypes.c_uint32()
-        self._call("engine_add_group", name.encode(), array, len(specs), ctypes.byref(index))
+        self._call("engine_add_group", encoded(name), array, len(specs), ctypes.byref(index))
         for key, spec in specs:
             self._remember(f"{name}.{key}", spec)
         return Group(self, index.value, name, [key for key, _ in specs])
@@ -294,15 +294,16 @@ class Engine:
                                 f"added. Use one of {', '.join(DTYPES)}.")
         entry.struct_size = ctypes.sizeof(entry)
         entry.dtype = DTYPES[spec.dtype]
-        entry.name = name.encode()
+        entry.name = encoded(name)
         entry.dimensions = len(spec.shape)
-        entry.shape = (ctypes.c_int64 * max(1, len(spec.shape)))(*spec.shape)
+        entry.shape = (ctypes.c_int64 * max(1, len(spec.shape)))(
+            *(fitting(ctypes.c_int64, size, f"a size of '{name}'") for size in spec.shape))
         entry.hyperparameters = spec.hyperparameters
         entry.frozen = int(spec.frozen)
 
     def _remember(self, full_name: str, spec: Parameter) -> None:
         index = ctypes.c_uint32()
-        self._call("engine_parameter", full_name.encode(), ctypes.byref(index))
+        self._call("engine_parameter", encoded(full_name), ctypes.byref(index))
         elements = 1
         for size in spec.shape:
             elements *= size
@@ -313,7 +314,7 @@ class Engine:
     def known(self, full_name: str) -> _Known:
         if full_name in self._known:
             return self._known[full_name]
-        self._call("engine_parameter", full_name.encode(), ctypes.byref(ctypes.c_uint32()))
+        self._call("engine_parameter", encoded(full_name), ctypes.byref(ctypes.c_uint32()))
         raise NotFound(f"parameter '{full_name}' was not added through this object.",
                        _c.HEADRACE_NOT_FOUND)
 
@@ -342,7 +343,8 @@ class Engine:
             known = self.known(f"{group.name}.{name}")
             target = memoryview(_raw(address, size_bytes)).cast("B")
             if callable(values):
-                values(name, _shaped(target, _FORMATS[known.dtype], known.shape))
+                with _shaped(target, _FORMATS[known.dtype], known.shape) as lent:
+                    values(name, lent)  # a view that is kept ends here
             else:
                 target[:] = _bytes_of(values[name], name, known.dtype, size_bytes)
 
@@ -469,11 +471,11 @@ class Engine:
         options = new(_c.headrace_save_options, latest=int(latest),
                       trainer_state=ctypes.cast(ctypes.c_char_p(trainer_state), ctypes.c_void_p),
                       trainer_state_bytes=len(trainer_state))
-        self._call("engine_save_checkpoint", os.fsencode(directory), ctypes.byref(options))
+        self._call("engine_save_checkpoint", encoded(directory), ctypes.byref(options))
 
     def load_checkpoint(self, directory: Any) -> bytes:
         """Returns the trainer_state that the checkpoint was saved with."""
-        self._call("engine_load_checkpoint", os.fsencode(directory))
+        self._call("engine_load_checkpoint", encoded(directory))
         size = ctypes.c_size_t()
         self._call("engine_loaded_trainer_state", None, 0, ctypes.byref(size))
         state = ctypes.create_string_buffer(max(1, size.value))
@@ -484,7 +486,7 @@ class Engine:
                      allow_unused: bool = False) -> None:
         """From safetensors files. names: a tensor's name for a parameter's full name; where it has
         none, the full name."""
-        tensors = {key.encode(): value.encode() for key, value in (names or {}).items()}
+        tensors = {encoded(key): encoded(value) for key, value in (names or {}).items()}
 
         def tensor_name(full_name: bytes, buffer: int, capacity: int) -> None:
             text = tensors.get(full_name, full_name) + b"\0"
@@ -497,7 +499,7 @@ class Engine:
             prototype = dict(_c.headrace_weight_options._fields_)["tensor_name"]
             options = new(_c.headrace_weight_options, allow_unused=int(allow_unused),
                           tensor_name=prototype(guarded))
-            return self._live(), os.fsencode(path), ctypes.byref(options)
+            return self._live(), encoded(path), ctypes.byref(options)
 
         try:
             call_with("engine_load_weights", tensor_name, arguments)
@@ -506,7 +508,7 @@ class Engine:
 
     def sleep(self, directory: Any = None) -> None:
         """Gives memory back until wake()."""
-        self._call("engine_sleep", None if directory is None else os.fsencode(directory))
+        self._call("engine_sleep", None if directory is None else encoded(directory))
 
     def wake(self) -> None:
         self._call("engine_wake")

@@ -11,7 +11,7 @@ import threading
 from typing import Any, Callable, Iterator, Optional
 
 from . import _c
-from ._errors import Interrupted, error_of
+from ._errors import ArgumentError, Interrupted, error_of
 
 
 def library_path() -> str:
@@ -37,8 +37,44 @@ def _load() -> ctypes.CDLL:
 lib = _load()
 
 
+def _refuse(text: str) -> ArgumentError:
+    return ArgumentError(text, _c.HEADRACE_INVALID_ARGUMENT)
+
+
+def _range_of(kind: Any) -> tuple:
+    bits = 8 * ctypes.sizeof(kind)
+    return (-2**(bits - 1), 2**(bits - 1) - 1) if kind(-1).value < 0 else (0, 2**bits - 1)
+
+
+_WHOLE = {kind: _range_of(kind)
+          for kind in (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64)}
+
+
+def fitting(kind: Any, value: Any, name: str) -> Any:
+    """`value`, or ArgumentError: ctypes would cut a number that is too large, and C text at NUL."""
+    if isinstance(value, bytes) and b"\0" in value:
+        raise _refuse(f"{name} is {value!r}, which C would cut at NUL; nothing was done.")
+    if kind in _WHOLE and isinstance(value, int):
+        least, most = _WHOLE[kind]
+        if not least <= value <= most:
+            raise _refuse(f"{name} is {value}, and the numbers from {least} to {most} fit; nothing "
+                          "was done.")
+    return value
+
+
+def encoded(text: Any) -> bytes:
+    """Text or a path, for C."""
+    return fitting(None, os.fsencode(text), "a text")
+
+
 def new(struct: Any, **values: Any) -> Any:
     """A struct as its _init() of headrace/c.h leaves it, with `values` in place."""
+    fields = dict(struct._fields_)
+    for name, value in values.items():
+        if name not in fields:
+            known = ", ".join(field for field in fields if field != "struct_size")
+            raise _refuse(f"'{name}' is not known; nothing was done. Known are {known}.")
+        fitting(fields[name], value, name)
     return struct(**{"struct_size": ctypes.sizeof(struct), **struct.defaults, **values})
 
 
@@ -57,7 +93,10 @@ _of_thread = _ErrorOfThread()
 def call(name: str, *arguments: Any) -> None:
     """Calls headrace_<name>, and raises what it reports."""
     error = _of_thread.error
-    code = getattr(lib, "headrace_" + name)(*arguments, ctypes.byref(error))
+    function = getattr(lib, "headrace_" + name)
+    for kind, value in zip(function.argtypes, arguments):
+        fitting(kind, value, f"an argument of {name}")
+    code = function(*arguments, ctypes.byref(error))
     if code != _c.HEADRACE_OK:
         text = _of_thread.text.value.decode("utf-8", "replace")
         raise error_of(code, error.sys_errno, text)

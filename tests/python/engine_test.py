@@ -233,6 +233,33 @@ class Checkpoints(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
+    def test_name_what_c_would_cut(self):
+        engine, _ = vector_engine()
+        with engine:
+            for call, words in ((lambda: engine.set_step_count("g.w", 2**64 + 5), "184467440737"),
+                                (lambda: engine.save_checkpoint("ck\0other"), "NUL")):
+                with self.assertRaisesRegex(ValueError, words):
+                    call()
+            self.assertEqual(engine.step_count("g.w"), 0)
+        for parameters, name, words in (({"w": ((2**64 + 2,), "f32")}, "g", "a size of 'w'"),
+                                        ({"w": ((2,), "f32")}, "g\0h", "NUL"),
+                                        ({"w\0": ((2,), "f32")}, "g", "NUL")):
+            with headrace.Engine() as other, self.assertRaisesRegex(ValueError, words):
+                other.add_group(name, parameters)
+
+    def test_name_a_constant_that_is_not_known(self):
+        with headrace.Engine() as engine, self.assertRaisesRegex(ValueError, "learning_rate_scal'"):
+            engine.add_hyperparameters(learning_rate_scal=0.0)
+
+    def test_end_views_that_a_function_keeps(self):
+        kept = []
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((4,), "f32")})
+            engine.freeze()
+            group.load(lambda name, view: kept.append(view))
+            with self.assertRaises(ValueError):
+                kept[0][0] = 7.0
+
     def test_are_built_ins_too(self):
         for kind, builtin in (("ArgumentError", ValueError), ("ConfigError", ValueError),
                               ("NotFound", KeyError), ("OutOfBudget", MemoryError),

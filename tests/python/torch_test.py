@@ -579,6 +579,49 @@ class References(Case):
 
 
 class Refusals(Case):
+    def test_of_a_parameter_that_has_become_another_change_nothing(self):
+        model = model_of(torch.bfloat16)
+        optimizer = AdamW(model.parameters(), lr=0.1)
+        train(model, optimizer, steps=1)
+        model.half()
+        before = [parameter.clone() for parameter in model.parameters()]
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with self.assertRaisesRegex(headrace.WrongState, "is now torch.float16.*was updated"):
+            optimizer.step()
+        for parameter, old in zip(model.parameters(), before):
+            self.assertTrue(torch.equal(parameter, old))
+
+    def test_are_not_needed_for_one_name_in_two_groups(self):
+        ours = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        theirs = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        both = [kind([{"params": [("x", one)]}, {"params": [("x", other)]}], lr=0.1)
+                for kind, (one, other) in ((AdamW, ours), (torch.optim.AdamW, theirs))]
+        for parameter, sign in zip([*ours, *theirs], (1, -1, 1, -1)):
+            parameter.grad = sign * torch.ones(3)
+        for optimizer in both:
+            optimizer.step()
+        for mine, other in zip(ours, theirs):
+            self.assertTrue(torch.allclose(mine, other, atol=1e-6))
+
+    def test_are_not_needed_for_a_gradient_that_is_a_negative_view(self):
+        parameter = torch.nn.Parameter(torch.ones(3))
+        optimizer = AdamW([parameter], lr=0.1)
+        parameter.grad = torch._neg_view(torch.ones(3))
+        optimizer.step()
+        self.assertTrue((parameter > 1).all())
+
+    def test_of_values_skip_every_engine_or_none(self):
+        first, second = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+        optimizer = AdamW([first], lr=0.1, config={"headrace": {"non_finite": "skip"}})
+        first.grad = torch.ones(3)
+        optimizer.step()
+        optimizer.add_param_group({"params": [second]})
+        before = first.detach().clone()
+        second.grad = torch.full((3,), math.nan)
+        optimizer.step()
+        self.assertTrue(torch.equal(first, before) and torch.equal(second, torch.ones(3)))
+
     def test_name_the_parameter_or_the_option(self):
         wide = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
         elsewhere = torch.nn.Parameter(torch.ones(2, device="meta"))

@@ -72,7 +72,9 @@ class _Offloaded(torch.optim.Optimizer):
         group = self.param_groups[index]
         names = group.get("param_names") or [f"{index}_{i}" for i in range(len(group["params"]))]
         for name, parameter in zip(names, group["params"]):
-            yield Entry(parameter, name, index)
+            # torch's names are those of a group.
+            is_shared = sum(name in other.get("param_names", ()) for other in self.param_groups) > 1
+            yield Entry(parameter, f"{index}_{name}" if is_shared else name, index)
 
     def _all_entries(self) -> Iterator[Entry]:
         for index in range(len(self.param_groups)):
@@ -87,7 +89,8 @@ class _Offloaded(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._register()
-        self._refuse_half_an_update()
+        if self._skips_all():
+            return loss
         constants = self._all_constants()
         self._snapshots.outdate()
         for part in self._parts:
@@ -104,15 +107,14 @@ class _Offloaded(torch.optim.Optimizer):
         if steps > 0:
             self.state[parameter]["step"] = torch.tensor(float(steps))
 
-    def _refuse_half_an_update(self) -> None:
+    def _skips_all(self) -> bool:
         """One engine updates all of its parameters or none. With several, torch looks first."""
-        if len(self._parts) < 2 or self._skips():
-            return
-        found = non_finite(self._part_of)
-        if found is not None:
+        found = non_finite(self._part_of) if len(self._parts) > 1 else None
+        if found is not None and not self._skips():
             raise NotFinite(f"the gradient of '{self._part_of[found].name_of(found)}' holds NaN or "
                             "infinity; nothing was updated. Lower the rate, or scale the loss.",
                             _c.HEADRACE_NOT_FINITE)
+        return found is not None
 
     def _skips(self) -> bool:
         return self._settings["headrace"].get("non_finite") == "skip"

@@ -12,9 +12,9 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 import torch
 
-from .._c import HEADRACE_UNSUPPORTED
+from .._c import HEADRACE_INVALID_ARGUMENT, HEADRACE_UNSUPPORTED, HEADRACE_WRONG_STATE
 from .._engine import DTYPES, Engine, Group, Parameter
-from .._errors import Error, Interrupted, Unsupported
+from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
 from .._library import unbroken
 
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -48,7 +48,7 @@ def check(parameter: torch.Tensor, name: str) -> None:
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous()
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,6 +86,8 @@ class Part:
         self._sets = {index: self.engine.add_hyperparameters(**values)
                       for index, values in constants.items()}
         self._full: dict[torch.Tensor, str] = {}
+        self._forms = {entry.parameter: (entry.parameter.dtype, entry.parameter.shape)
+                       for entry in entries}
         self._groups: list[tuple[Group, list]] = []
         self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
         self._written: list[Entry] = []  # written by the program, and not yet given to the engine
@@ -100,6 +102,11 @@ class Part:
         return len(self._groups)
 
     def _add_group(self, name: str, bundle: list) -> None:
+        names = [entry.name for entry in bundle]
+        if len(set(names)) < len(names):
+            twice = next(one for one in names if names.count(one) > 1)
+            raise ArgumentError(f"two parameters have the name '{twice}'; the optimizer was not "
+                                "made. Give each a name of its own.", HEADRACE_INVALID_ARGUMENT)
         group = self.engine.add_group(name, {
             entry.name: Parameter(tuple(entry.parameter.shape), _NAMES[entry.parameter.dtype],
                                   self._sets[entry.set_index]) for entry in bundle})
@@ -115,6 +122,7 @@ class Part:
 
     def step(self, constants: Mapping[int, dict]) -> list:
         """One update of the parameters that have a gradient; returns them."""
+        self._refuse_other_forms()
         for index, values in constants.items():
             if index in self._sets and values != self._constants[index]:
                 self.engine.set_hyperparameters(self._sets[index], **values)
@@ -125,6 +133,16 @@ class Part:
         if not due:
             return []
         return self._update(due)
+
+    def _refuse_other_forms(self) -> None:
+        """The engine would take bits of another dtype for its own."""
+        for parameter, (dtype, shape) in self._forms.items():
+            if (parameter.dtype, parameter.shape) != (dtype, shape):
+                raise WrongState(
+                    f"parameter '{self._full[parameter]}' is now {parameter.dtype} of shape "
+                    f"{tuple(parameter.shape)}, and was {dtype} of shape {tuple(shape)} when its "
+                    "state was made; nothing was updated. Make a new optimizer after such a "
+                    "change.", HEADRACE_WRONG_STATE)
 
     def _update(self, due: list) -> list:
         self._load_written()
