@@ -51,7 +51,7 @@ struct OptimizerOfC {
 };
 constinit HandleTable<OptimizerOfC, 256> optimizers(3, "optimizer", "destroy");
 
-// One of the first `count` values of an enum.
+// The value of an enum whose last one is `last`.
 template <class Enum>
 Enum enum_of(std::int32_t number, Enum last, const char* name) {
   const auto most = static_cast<std::int32_t>(last);
