@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import _library
+from ._library import library_path
 
 __version__: str = _library.lib.headrace_version_text().decode()
 _OTHERS = ("torch", "numpy", "transformers", "accelerate", "lightning", "deepspeed")
@@ -21,7 +22,7 @@ def show_config() -> dict:
     import platform
     missing = _library.text_of("cuda_missing")
     return {"headrace": __version__,
-            "library": _library.library_path(),
+            "library": library_path(),
             "python": platform.python_version(),
             "platform": platform.platform(),
             "cuda": missing or "usable",
