@@ -58,7 +58,7 @@ class _Known(NamedTuple):
 
 def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
     if settings is not None and nvme is not None:
-        raise _refuse("Engine() got both settings and nvme; nothing was made. Give the path "
+        raise ArgumentError("Engine() got both settings and nvme; nothing was made. Give the path "
                             "as nvme_path within the settings.")
     if nvme is not None:
         place = {"device": "nvme", "nvme_path": os.fspath(nvme)}
@@ -83,17 +83,13 @@ def _destroy(handle: int) -> None:
     _library.lib.headrace_engine_destroy(handle, None)
 
 
-def _refuse(text: str) -> ArgumentError:
-    return ArgumentError(text, _c.HEADRACE_INVALID_ARGUMENT)
-
-
 def _buffer_of(values: Any, name: str) -> memoryview:
     try:
         return memoryview(values)
     except (TypeError, ValueError):
         if not hasattr(values, "tobytes"):  # ml_dtypes' bf16 has it, and no format of buffers
-            raise _refuse(f"{name}: {type(values).__name__} is no array, so its values were not "
-                          "taken. Give a numpy array, an array.array or bytes.") from None
+            raise ArgumentError(f"{name}: {type(values).__name__} is no array, so its values were "
+                                "not taken. Give a numpy array, an array.array or bytes.") from None
         return memoryview(values.tobytes())
 
 
@@ -102,12 +98,12 @@ def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int) -> memoryview
     view = _buffer_of(values, name)
     if view.format.lstrip("@=<") not in (_FORMATS[dtype], "B", "b", "c",
                                          "e" if dtype == _c.HEADRACE_F16 else "B"):
-        raise _refuse(f"{name}: the values have the format '{view.format}', and its elements are "
-                      f"of '{_FORMATS[dtype]}'. Nothing was taken. Convert the array first (bf16 "
-                      "is given as its bits, in uint16).")
+        raise ArgumentError(f"{name}: the values have the format '{view.format}', and its "
+                            f"elements are of '{_FORMATS[dtype]}'. Nothing was taken. Convert the "
+                            "array first (bf16 is given as its bits, in uint16).")
     if view.nbytes != size_bytes:
-        raise _refuse(f"{name}: the values have {view.nbytes} bytes, and {size_bytes} are needed. "
-                      "Nothing was taken. Give the whole parameter.")
+        raise ArgumentError(f"{name}: the values have {view.nbytes} bytes, and {size_bytes} are "
+                            "needed. Nothing was taken. Give the whole parameter.")
     try:
         return view.cast("B")
     except TypeError:  # not row-major, or a format without a cast
@@ -142,7 +138,7 @@ class Gathered:
         """The bytes of a parameter. Writing to them would not reach the masters."""
         if self._lease is None:
             raise WrongState(f"group '{self._group.name}' was released, and its memory may hold "
-                             "other values. Gather it again.", _c.HEADRACE_WRONG_STATE)
+                             "other values. Gather it again.")
         known = self._group.engine.known(f"{self._group.name}.{name}")
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         call("gathered_bytes", self._lease.handle, known.index, ctypes.byref(data),
@@ -233,7 +229,7 @@ class Engine:
 
     def _live(self) -> int:
         if self._handle is None:
-            raise WrongState("this engine is closed. Make another one.", _c.HEADRACE_WRONG_STATE)
+            raise WrongState("this engine is closed. Make another one.")
         return self._handle
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -290,7 +286,7 @@ class Engine:
     @staticmethod
     def _fill_spec(entry: Any, name: str, spec: Parameter) -> None:
         if spec.dtype not in DTYPES:
-            raise _refuse(f"parameter '{name}' has the dtype {spec.dtype!r}; nothing was "
+            raise ArgumentError(f"parameter '{name}' has the dtype {spec.dtype!r}; nothing was "
                                 f"added. Use one of {', '.join(DTYPES)}.")
         entry.struct_size = ctypes.sizeof(entry)
         entry.dtype = DTYPES[spec.dtype]
@@ -358,8 +354,8 @@ class Engine:
         size_bytes = known.size_bytes // _SIZES[known.dtype] * element
         out = memoryview(bytearray(size_bytes) if into is None else into).cast("B")
         if out.nbytes != size_bytes or out.readonly:
-            raise _refuse(f"{name}: `into` has {out.nbytes} bytes, and {size_bytes} writable ones "
-                          "are needed. Nothing was stored.")
+            raise ArgumentError(f"{name}: `into` has {out.nbytes} bytes, and {size_bytes} "
+                                "writable ones are needed. Nothing was stored.")
 
         def sink(first: int, address: int, size: int) -> None:
             out[first * element:first * element + size] = memoryview(_raw(address, size)).cast("B")
@@ -383,7 +379,7 @@ class Engine:
 
     def _content(self, name: str, content: str) -> tuple:
         if content not in CONTENTS:
-            raise _refuse(f"content {content!r} is not known; use one of "
+            raise ArgumentError(f"content {content!r} is not known; use one of "
                                 f"{', '.join(CONTENTS)}.")
         known = self.known(name)
         dtype = known.dtype if content == "weight" else _c.HEADRACE_F32
@@ -431,7 +427,7 @@ class Engine:
         if found is None and isinstance(gradient, memoryview):
             found = {"f": "f32", "e": "f16", "H": "bf16"}.get(gradient.format)
         if found not in DTYPES:
-            raise _refuse(f"{name}: the gradient has no known dtype ({found or named!r}); "
+            raise ArgumentError(f"{name}: the gradient has no known dtype ({found or named!r}); "
                                 "nothing was added. Give float32, float16, or bf16 as uint16, or "
                                 "name the dtype.")
         return DTYPES[found]
@@ -491,7 +487,7 @@ class Engine:
         def tensor_name(full_name: bytes, buffer: int, capacity: int) -> None:
             text = tensors.get(full_name, full_name) + b"\0"
             if len(text) > capacity:
-                raise _refuse(f"the tensor name {text[:-1].decode()!r} has more than "
+                raise ArgumentError(f"the tensor name {text[:-1].decode()!r} has more than "
                                     f"{capacity - 1} bytes.")
             ctypes.memmove(buffer, text, len(text))
 

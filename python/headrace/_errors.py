@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from errno import ENOSPC
+from typing import Optional
 
 from . import _c
 
@@ -10,10 +11,12 @@ from . import _c
 class Error(RuntimeError):
     """What the library reports: the text names cause, consequence, and the change that helps."""
 
-    def __init__(self, text: str, code: int = _c.HEADRACE_FAILED, errno: int = 0) -> None:
+    _CODE = _c.HEADRACE_FAILED  # of each class: below
+
+    def __init__(self, text: str, code: Optional[int] = None, errno: int = 0) -> None:
         super().__init__(text)
         self.text = text
-        self.code = code  # headrace_code of headrace/c.h
+        self.code = self._CODE if code is None else code  # headrace_code of headrace/c.h
         self.errno = errno  # of the cause; 0: none
 
     def __str__(self) -> str:
@@ -85,6 +88,8 @@ _CLASSES = {
     _c.HEADRACE_PEER_LOST: PeerLost, _c.HEADRACE_INTERRUPTED: Interrupted,
     _c.HEADRACE_UNSUPPORTED: Unsupported, _c.HEADRACE_FAILED: Error,
 }
+for _code, _class in _CLASSES.items():
+    _class._CODE = _code
 
 
 def error_of(code: int, errno: int, text: str) -> Error:

@@ -37,10 +37,6 @@ def _load() -> ctypes.CDLL:
 lib = _load()
 
 
-def _refuse(text: str) -> ArgumentError:
-    return ArgumentError(text, _c.HEADRACE_INVALID_ARGUMENT)
-
-
 def _range_of(kind: Any) -> tuple:
     bits = 8 * ctypes.sizeof(kind)
     return (-2**(bits - 1), 2**(bits - 1) - 1) if kind(-1).value < 0 else (0, 2**bits - 1)
@@ -53,12 +49,12 @@ _WHOLE = {kind: _range_of(kind)
 def fitting(kind: Any, value: Any, name: str) -> Any:
     """`value`, or ArgumentError: ctypes would cut a number that is too large, and C text at NUL."""
     if isinstance(value, bytes) and b"\0" in value:
-        raise _refuse(f"{name} is {value!r}, which C would cut at NUL; nothing was done.")
+        raise ArgumentError(f"{name} is {value!r}, which C would cut at NUL; nothing was done.")
     if kind in _WHOLE and isinstance(value, int):
         least, most = _WHOLE[kind]
         if not least <= value <= most:
-            raise _refuse(f"{name} is {value}, and the numbers from {least} to {most} fit; nothing "
-                          "was done.")
+            raise ArgumentError(f"{name} is {value}, and the numbers from {least} to {most} fit; "
+                                "nothing was done.")
     return value
 
 
@@ -73,7 +69,7 @@ def new(struct: Any, **values: Any) -> Any:
     for name, value in values.items():
         if name not in fields:
             known = ", ".join(field for field in fields if field != "struct_size")
-            raise _refuse(f"'{name}' is not known; nothing was done. Known are {known}.")
+            raise ArgumentError(f"'{name}' is not known; nothing was done. Known are {known}.")
         fitting(fields[name], value, name)
     return struct(**{"struct_size": ctypes.sizeof(struct), **struct.defaults, **values})
 
@@ -138,7 +134,7 @@ def on_ctrl_c() -> None:
         raise KeyboardInterrupt
     handler(signal.SIGINT, None)
     if isinstance(handler, KeptCtrlC):
-        raise Interrupted("Ctrl-C ended a wait", _c.HEADRACE_INTERRUPTED)
+        raise Interrupted("Ctrl-C ended a wait")
 
 
 def call_to_the_end(name: str, *arguments: Any) -> None:

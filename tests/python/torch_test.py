@@ -297,6 +297,14 @@ class Gradients(Case):
         torch.testing.assert_close(*results, rtol=0, atol=2e-6)
 
 
+def saved_and_read(model, optimizer):
+    """As programs keep them: torch.load() takes nothing but tensors and primitives."""
+    file = io.BytesIO()
+    torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
 class Writes(Case):
     def test_between_steps_are_trained_on(self):
         for dtype, through_data in itertools.product((torch.float32, torch.bfloat16),
@@ -404,10 +412,7 @@ class State(Case):
         optimizer = self.adamw(model.parameters(), **options)
         for one, its in ((straight, beside), (model, optimizer)):
             train(one, its, 3)
-        file = io.BytesIO()
-        torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, file)
-        file.seek(0)
-        saved = torch.load(file, weights_only=True)
+        saved = saved_and_read(model, optimizer)
         again = model_of(dtype)
         follower = self.adamw(again.parameters(), **options)
         follower.load_state_dict(saved["optimizer"])
@@ -519,10 +524,7 @@ class References(Case):
         for dtype, nvme in itertools.product((torch.float32, torch.bfloat16), (False, True)):
             with self.subTest(dtype=dtype, nvme=nvme):
                 model, optimizer = self.trained(dtype, nvme=self.folder.name if nvme else None)
-                file = io.BytesIO()
-                torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, file)
-                file.seek(0)
-                saved = torch.load(file, weights_only=True)
+                saved = saved_and_read(model, optimizer)
                 self.assertEqual(saved["optimizer"]["state"], {})
                 again = model_of(dtype)
                 follower = self.adamw(again.parameters())  # in memory, with another rate

@@ -5,18 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
-from typing import Any, Callable, Iterator, Mapping, Optional
+from collections import Counter
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from .. import _c
 from .._errors import ArgumentError, NotFinite, Unsupported, WrongState
 from ._part import Entry, Part, check, non_finite
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
-
-
-def _refuse(text: str) -> ArgumentError:
-    return ArgumentError(text, _c.HEADRACE_INVALID_ARGUMENT)
 
 
 def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
@@ -25,13 +21,13 @@ def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
     own = settings.setdefault("headrace", {})
     for key, value in (("optimizer", rule), ("update_mode", "barrier")):
         if own.setdefault(key, value) != value:
-            raise _refuse(f"config sets headrace.{key} to {own[key]!r}, and this optimizer needs "
-                          f"{value!r}; it was not made. Leave the key out.")
+            raise ArgumentError(f"config sets headrace.{key} to {own[key]!r}, and this optimizer "
+                                f"needs {value!r}; it was not made. Leave the key out.")
     if nvme is not None:
         zero = settings.setdefault("zero_optimization", {})
         if "offload_optimizer" in zero:
-            raise _refuse("both nvme and zero_optimization.offload_optimizer of config place the "
-                          "state; the optimizer was not made. Give one of them.")
+            raise ArgumentError("both nvme and zero_optimization.offload_optimizer of config "
+                                "place the state; the optimizer was not made. Give one of them.")
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": os.fspath(nvme)}
     return settings
 
@@ -61,24 +57,26 @@ class _Offloaded(torch.optim.Optimizer):
         index = len(self.param_groups) - 1
         try:
             self._constants(self.param_groups[index])
-            for entry in self._entries(index):
+            for entry in self._entries([index]):
                 if entry.parameter.requires_grad:
                     check(entry.parameter, entry.name)
         except Exception:
             del self.param_groups[index]
             raise
 
-    def _entries(self, index: int) -> Iterator[Entry]:
-        group = self.param_groups[index]
-        names = group.get("param_names") or [f"{index}_{i}" for i in range(len(group["params"]))]
-        for name, parameter in zip(names, group["params"]):
-            # torch's names are those of a group.
-            is_shared = sum(name in other.get("param_names", ()) for other in self.param_groups) > 1
-            yield Entry(parameter, f"{index}_{name}" if is_shared else name, index)
+    def _entries(self, indices: Iterable[int]) -> Iterator[Entry]:
+        known = Counter(name for group in self.param_groups
+                        for name in group.get("param_names", ()))
+        for index in indices:
+            parameters = self.param_groups[index]["params"]
+            names = self.param_groups[index].get("param_names")
+            for name, parameter in zip(names or (f"{index}_{i}" for i in range(len(parameters))),
+                                       parameters):
+                # torch's names are those of a group.
+                yield Entry(parameter, f"{index}_{name}" if known[name] > 1 else name, index)
 
     def _all_entries(self) -> Iterator[Entry]:
-        for index in range(len(self.param_groups)):
-            yield from self._entries(index)
+        return self._entries(range(len(self.param_groups)))
 
     # ---- a step ----
     @torch.no_grad()
@@ -112,8 +110,7 @@ class _Offloaded(torch.optim.Optimizer):
         found = non_finite(self._part_of) if len(self._parts) > 1 else None
         if found is not None and not self._skips():
             raise NotFinite(f"the gradient of '{self._part_of[found].name_of(found)}' holds NaN or "
-                            "infinity; nothing was updated. Lower the rate, or scale the loss.",
-                            _c.HEADRACE_NOT_FINITE)
+                            "infinity; nothing was updated. Lower the rate, or scale the loss.")
         return found is not None
 
     def _skips(self) -> bool:
@@ -122,8 +119,7 @@ class _Offloaded(torch.optim.Optimizer):
     def _register(self, must: bool = False) -> None:
         """Makes an engine for the parameters that have none, once one of them has a gradient."""
         if self._closed:
-            raise WrongState("this optimizer is closed, and its state is gone. Make another one.",
-                             _c.HEADRACE_WRONG_STATE)
+            raise WrongState("this optimizer is closed, and its state is gone. Make another one.")
         new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
                and entry.parameter.requires_grad and entry.parameter.numel() > 0]
         if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
@@ -217,23 +213,22 @@ class _Offloaded(torch.optim.Optimizer):
         for index, values in state.items():
             missing = {"step", *self._CONTENTS} - set(values)
             if missing or "max_exp_avg_sq" in values:
-                raise _refuse(f"the state of parameter {index} "
-                              + (f"lacks {', '.join(sorted(missing))}" if missing else
-                                 "is of amsgrad")
-                              + f"; nothing was loaded. Load the state of {self._RULE}.")
+                raise ArgumentError(f"the state of parameter {index} "
+                                    + (f"lacks {', '.join(sorted(missing))}" if missing else
+                                       "is of amsgrad")
+                                    + f"; nothing was loaded. Load the state of {self._RULE}.")
             for name in self._CONTENTS:
                 if values[name].shape != flat[index].shape:
-                    raise _refuse(f"{name} of parameter {index} has the shape "
-                                  f"{tuple(values[name].shape)}, and the parameter has "
-                                  f"{tuple(flat[index].shape)}; nothing was loaded. Load the "
-                                  "state of the same model.")
+                    raise ArgumentError(f"{name} of parameter {index} has the shape "
+                                        f"{tuple(values[name].shape)}, and the parameter has "
+                                        f"{tuple(flat[index].shape)}; nothing was loaded. Load the "
+                                        "state of the same model.")
 
     def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
         part = self._part_of.get(parameter)
         if part is None:
             raise Unsupported("there is state for a parameter that is frozen now; no state "
-                              "was loaded. Set requires_grad first, and load again.",
-                              _c.HEADRACE_UNSUPPORTED)
+                              "was loaded. Set requires_grad first, and load again.")
         names = self._CONTENTS
         if parameter.dtype != torch.float32 and "master" in values:
             names = ("master", *names)
@@ -293,9 +288,10 @@ class AdamW(_Offloaded):
                   "eps": float(group["eps"]), "weight_decay": float(group["weight_decay"])}
         for name, value in values.items():
             if not 0.0 <= value or name.startswith("beta") and value >= 1.0:
-                raise _refuse(f"{name.replace('learning_rate_scale', 'lr')} is {value}; nothing "
-                              "was done. Give a number from 0 on, and betas below 1.")
+                raise ArgumentError(f"{name.replace('learning_rate_scale', 'lr')} is {value}; "
+                                    "nothing was done. Give a number from 0 on, and betas below "
+                                    "1.")
         if group.get("amsgrad"):
             raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
-                              "out, or use torch.optim.AdamW.", _c.HEADRACE_UNSUPPORTED)
+                              "out, or use torch.optim.AdamW.")
         return {**values, "maximize": int(group["maximize"])}

@@ -12,7 +12,6 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 import torch
 
-from .._c import HEADRACE_INVALID_ARGUMENT, HEADRACE_UNSUPPORTED, HEADRACE_WRONG_STATE
 from .._engine import DTYPES, Engine, Group, Parameter
 from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
 from .._library import unbroken
@@ -44,7 +43,7 @@ def check(parameter: torch.Tensor, name: str) -> None:
         raise Unsupported(
             f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
             "float16 parameters on the CPU; the optimizer was not made. Give this parameter to an "
-            "optimizer of torch.optim.", HEADRACE_UNSUPPORTED)
+            "optimizer of torch.optim.")
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
@@ -106,7 +105,7 @@ class Part:
         if len(set(names)) < len(names):
             twice = next(one for one in names if names.count(one) > 1)
             raise ArgumentError(f"two parameters have the name '{twice}'; the optimizer was not "
-                                "made. Give each a name of its own.", HEADRACE_INVALID_ARGUMENT)
+                                "made. Give each a name of its own.")
         group = self.engine.add_group(name, {
             entry.name: Parameter(tuple(entry.parameter.shape), _NAMES[entry.parameter.dtype],
                                   self._sets[entry.set_index]) for entry in bundle})
@@ -142,7 +141,7 @@ class Part:
                     f"parameter '{self._full[parameter]}' is now {parameter.dtype} of shape "
                     f"{tuple(parameter.shape)}, and was {dtype} of shape {tuple(shape)} when its "
                     "state was made; nothing was updated. Make a new optimizer after such a "
-                    "change.", HEADRACE_WRONG_STATE)
+                    "change.")
 
     def _update(self, due: list) -> list:
         self._load_written()
@@ -207,8 +206,7 @@ class Part:
                 raise Unsupported(
                     f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
                     f"{gradient.dtype}, and headrace.torch takes dense ones of float32, bfloat16 "
-                    "and float16; nothing was updated. Make it dense, such as with sparse=False.",
-                    HEADRACE_UNSUPPORTED)
+                    "and float16; nothing was updated. Make it dense, such as with sparse=False.")
             given = row_major(gradient)
             self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[_NAMES[given.dtype]])
 

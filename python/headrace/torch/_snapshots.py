@@ -58,12 +58,10 @@ def check_reference(reference: Mapping[str, Any], parameters: int) -> None:
     """Refuses what cannot be loaded, before anything changes."""
     if reference["format"] != FORMAT:
         raise Unsupported(f"the state_dict has format {reference['format']}, and this headrace "
-                          f"reads {FORMAT}; nothing was loaded. Install the newer headrace.",
-                          _c.HEADRACE_UNSUPPORTED)
+                          f"reads {FORMAT}; nothing was loaded. Install the newer headrace.")
     if max((index for part in reference["parts"] for index in part), default=-1) >= parameters:
         raise ArgumentError(f"the state_dict is of more parameters than the {parameters} of this "
-                            "optimizer; nothing was loaded. Load the state of the same model.",
-                            _c.HEADRACE_INVALID_ARGUMENT)
+                            "optimizer; nothing was loaded. Load the state of the same model.")
     if not os.path.isdir(reference["snapshot"]):
         raise NoSuchFile(f"{reference['snapshot']} is no folder, and the state_dict refers to it; "
                          "nothing was loaded. Bring the folder back, or put the path where it is "
@@ -76,5 +74,4 @@ def load_parts(reference: Mapping[str, Any], parts: Sequence[Part]) -> None:
         path = _folder_of(reference["snapshot"], number)
         if part.engine.load_checkpoint(path) != reference["id"].encode():
             raise Corrupt(f"{path} is of another state_dict than this one; no state was loaded. "
-                          f"Give the folder of the snapshot {reference['id']}.",
-                          _c.HEADRACE_CORRUPT)
+                          f"Give the folder of the snapshot {reference['id']}.")
