@@ -101,8 +101,7 @@ class Check:
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             file.write("$ " + " ".join(command) + "\n")
             file.flush()
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
-                                       stdin=subprocess.DEVNULL, start_new_session=True, **more)
+            process = started(command, file, **more)
             try:
                 status = process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -153,9 +152,7 @@ class Check:
         """Ends train_gpt by SIGKILL after that time, wherever it is."""
         command = self.train_command(os.path.join(self.out, name + ".json"), *words)
         with open(os.path.join(self.out, f"train_gpt-{name}.log"), "w", encoding="utf-8") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
-                                       stdin=subprocess.DEVNULL, start_new_session=True,
-                                       cwd=self.place, env=self.environment())
+            process = started(command, file, cwd=self.place, env=self.environment())
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -186,6 +183,12 @@ class Check:
 def read_json(path):
     with open(path, encoding="utf-8") as file:
         return json.load(file)
+
+
+def started(command, file, **more):
+    """A program in a session of its own, so that end() reaches what it starts."""
+    return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                            stdin=subprocess.DEVNULL, start_new_session=True, **more)
 
 
 def end(process):

@@ -18,19 +18,16 @@ OUR_KERNELS = ["--kernel-name", "kernel_substring=headrace"]
 UPDATED_ON_GPU = ["--set", "headrace.update_on=device"]
 
 
-# A temporary folder may be memory; the report says what it is.
-IN_MEMORY = ["--set", "headrace.allow_memory_backed=true"]
-
-
-def placed(where, nvme=""):
-    """Words that place parameters and state."""
+def placed(where, nvme="", in_memory=True):
+    """Words that place parameters and state. in_memory: a temporary folder may be memory; the
+    report says what it is. A store refuses that."""
     if where == "device":
         return []
     if where == "host":
         return ["--set", KEY + "param.device=cpu", "--set", KEY + "optimizer.device=cpu"]
     words = ["--set", KEY + "param.device=nvme", "--set", KEY + "param.nvme_path=" + nvme,
              "--set", KEY + "optimizer.device=nvme", "--set", KEY + "optimizer.nvme_path=" + nvme,
-             *IN_MEMORY]
+             *(["--set", "headrace.allow_memory_backed=true"] if in_memory else [])]
     if where == "mixed":
         words += ["--set", "headrace.tile_elements=65536",
                   "--set", "headrace.host_budget_bytes=48MiB"]
@@ -86,7 +83,7 @@ def kept_training(check):
     seconds = time.monotonic() - began
     loaded = check.train("kept-loaded", *shape, *placed("nvme", check.nvme), *UPDATED_ON_GPU,
                          "--load", os.path.join(saves, "step-50"))
-    store = [*shape, *placed("nvme", check.nvme)[:-len(IN_MEMORY)], "--store", "gpu_check"]
+    store = [*shape, *placed("nvme", check.nvme, in_memory=False), "--store", "gpu_check"]
     check.train_and_kill("kept-killed", 0.7 * seconds, *store)
     resumed = check.train("kept-resumed", *store)
     for name, report in (("saved", saved), ("loaded", loaded), ("resumed", resumed)):
