@@ -133,17 +133,10 @@ void AllValues::fill(std::uint32_t tile, const RangeSource& source) {
     tiles::initialise(at, at.weight, 0, at.elements);
   }
   each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {
-    const Stretch whole{at, segment.first_element, segment.elements};
-    if (std::byte* const place = whole.to_fill(range.content)) {
-      const std::uint64_t bytes = element_bytes(range.content, at.weight_bytes_per_element);
-      return source(range, {place, segment.elements * bytes});
-    }
-    each_stretch(at, segment, range.content, values_.scratch(),
-                 [&](std::uint64_t, const Stretch& stretch, std::span<std::byte> values) {
-                   source(range, values);
-                   (void)stretch.replace(range.content, values);
-                   range.first_byte += values.size();
-                 });
+    take(at, segment, range.content, values_.scratch(), [&](std::span<std::byte> values) {
+      source(range, values);
+      range.first_byte += values.size();
+    });
   });
 }
 }  // namespace headrace::engine

@@ -65,4 +65,22 @@ void send(const tiles::TileLayout& at, const partition::Segment& segment, Conten
                  sink(done, std::span<const std::byte>(values));
                });
 }
+
+// The inverse, for a call that writes every content of the segment, in order: source(values) writes
+// them where they are stored, or through `scratch`, stretch by stretch.
+template <class Source>
+void take(const tiles::TileLayout& at, const partition::Segment& segment, Content content,
+          std::span<std::byte> scratch, const Source& source) {
+  const Stretch whole{at, segment.first_element, segment.elements};
+  if (std::byte* const place = whole.to_fill(content)) {
+    source(
+        std::span(place, segment.elements * element_bytes(content, at.weight_bytes_per_element)));
+    return;
+  }
+  each_stretch(at, segment, content, scratch,
+               [&](std::uint64_t, const Stretch& stretch, std::span<std::byte> values) {
+                 source(values);
+                 (void)stretch.replace(content, values);
+               });
+}
 }  // namespace headrace::engine

@@ -104,6 +104,14 @@ UniqueFd open_file(const std::string& path, IoKind kind, int flags) {
   return UniqueFd(TEMP_FAILURE_RETRY(::open(path.c_str(), access | O_CLOEXEC | flags, 0644)));
 }
 
+const std::string& name_of(const std::string& path) { return path; }
+std::string name_of(int fd) { return "descriptor " + std::to_string(fd); }
+
+// The loop has one kind of pointer for both directions.
+std::span<std::byte> writable(std::span<const std::byte> from) {
+  return {const_cast<std::byte*>(from.data()), from.size()};
+}
+
 // One transfer of a caller's, from begin to wait().
 struct Request {
   // A stretch of it, in one file descriptor.
@@ -189,11 +197,14 @@ class FileIo::Core {
     changed_.wait(lock, [&] { return under_way_ == 0; });
   }
 
-  void begin(std::unique_ptr<Request> request, std::byte* data);
-  std::unique_ptr<Request> new_request(IoKind kind, std::string name, std::uint64_t offset_bytes,
-                                       std::uint64_t size_bytes, std::uint64_t tag);
-  void open(Request& request, const std::string& path, const std::byte* data) const;
-  void use(Request& request, int fd, const std::byte* data) const;
+  // `file`: a path, or a descriptor of the program's.
+  template <class File>
+  void transfer(IoKind kind, const File& file, std::uint64_t offset_bytes,
+                std::span<std::byte> data, std::uint64_t tag) {
+    auto request = new_request(kind, name_of(file), offset_bytes, data.size(), tag);
+    open(*request, file, data.data());
+    begin(std::move(request), data.data());
+  }
   std::vector<FileIoDone> wait(std::size_t least, std::chrono::nanoseconds timeout,
                                std::size_t most);
   std::size_t pending() const {
@@ -206,6 +217,11 @@ class FileIo::Core {
   bool is_owner() const noexcept { return owner_ == ::getpid(); }
 
  private:
+  std::unique_ptr<Request> new_request(IoKind kind, std::string name, std::uint64_t offset_bytes,
+                                       std::uint64_t size_bytes, std::uint64_t tag);
+  void open(Request& request, const std::string& path, const std::byte* data) const;
+  void open(Request& request, int fd, const std::byte* data) const;
+  void begin(std::unique_ptr<Request> request, std::byte* data);
   void require_owner() const;
   void require_aligned(const Request& request, const std::byte* data) const;
   static void run_begin(async::Work* work) noexcept;
@@ -246,6 +262,8 @@ std::unique_ptr<Request> FileIo::Core::new_request(IoKind kind, std::string name
     throw Error(Code::kInvalidArgument,
                 text_of(*request) + ": no file is that long; nothing was transferred.");
   }
+  if (kind == IoKind::kWrite)
+    swap::check_file_size_limit(request->name, offset_bytes + size_bytes, "nothing was written");
   return request;
 }
 
@@ -276,7 +294,7 @@ void FileIo::Core::open(Request& request, const std::string& path, const std::by
   if (!request.cached) throw open_error(path, request.kind);
 }
 
-void FileIo::Core::use(Request& request, int fd, const std::byte* data) const {
+void FileIo::Core::open(Request& request, int fd, const std::byte* data) const {
   const int flags = ::fcntl(fd, F_GETFL);
   if (flags < 0) throw open_error(request.name, request.kind);
   refuse_pipe(::lseek(fd, 0, SEEK_CUR) < 0 && errno == ESPIPE, request.name);
@@ -397,31 +415,19 @@ FileIo::~FileIo() {
 
 void FileIo::read(const std::string& path, std::uint64_t offset_bytes, std::span<std::byte> into,
                   std::uint64_t tag) {
-  auto request = core_->new_request(IoKind::kRead, path, offset_bytes, into.size(), tag);
-  core_->open(*request, path, into.data());
-  core_->begin(std::move(request), into.data());
+  core_->transfer(IoKind::kRead, path, offset_bytes, into, tag);
 }
 void FileIo::write(const std::string& path, std::uint64_t offset_bytes,
                    std::span<const std::byte> from, std::uint64_t tag) {
-  auto request = core_->new_request(IoKind::kWrite, path, offset_bytes, from.size(), tag);
-  swap::check_file_size_limit(path, offset_bytes + from.size(), "nothing was written");
-  core_->open(*request, path, from.data());
-  core_->begin(std::move(request), const_cast<std::byte*>(from.data()));
+  core_->transfer(IoKind::kWrite, path, offset_bytes, writable(from), tag);
 }
 void FileIo::read(int fd, std::uint64_t offset_bytes, std::span<std::byte> into,
                   std::uint64_t tag) {
-  auto request = core_->new_request(IoKind::kRead, "descriptor " + std::to_string(fd), offset_bytes,
-                                    into.size(), tag);
-  core_->use(*request, fd, into.data());
-  core_->begin(std::move(request), into.data());
+  core_->transfer(IoKind::kRead, fd, offset_bytes, into, tag);
 }
 void FileIo::write(int fd, std::uint64_t offset_bytes, std::span<const std::byte> from,
                    std::uint64_t tag) {
-  const std::string name = "descriptor " + std::to_string(fd);
-  auto request = core_->new_request(IoKind::kWrite, name, offset_bytes, from.size(), tag);
-  swap::check_file_size_limit(name, offset_bytes + from.size(), "nothing was written");
-  core_->use(*request, fd, from.data());
-  core_->begin(std::move(request), const_cast<std::byte*>(from.data()));
+  core_->transfer(IoKind::kWrite, fd, offset_bytes, writable(from), tag);
 }
 std::vector<FileIoDone> FileIo::wait(std::size_t least, std::chrono::nanoseconds timeout,
                                      std::size_t most) {

@@ -101,12 +101,11 @@ void give_text(const std::string& text, char* buffer, std::size_t capacity,
   }
 }
 
-void refuse_in_child(pid_t owner, const char* what) {
+void refuse_in_child(pid_t owner, const char* what, const char* are) {
   if (owner == getpid()) return;
-  const std::string name = what;
-  throw Error(Code::kWrongState, "called in a forked child; this " + name +
-                                     " and its threads are the parent's. Make another " + name +
-                                     " in the child.");
+  throw Error(Code::kWrongState, std::string("called in a forked child; ") + are +
+                                     " its parent's. Make an " + what +
+                                     " of its own in the child.");
 }
 
 void check_answer(headrace_code code, const std::string& who) {

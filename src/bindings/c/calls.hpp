@@ -74,6 +74,23 @@ T taken(const T* from, T defaults, const char* name, std::size_t first_size = si
   return defaults;
 }
 
+// The same with the struct's _init() for the defaults.
+template <class T>
+T taken(const T* from, void (*init)(T*), const char* name, std::size_t first_size = sizeof(T)) {
+  T defaults;
+  init(&defaults);
+  return taken(from, defaults, name, first_size);
+}
+// For options that a caller may leave out by NULL.
+template <class T>
+T taken_or_defaults(const T* from, void (*init)(T*), const char* name,
+                    std::size_t first_size = sizeof(T)) {
+  if (from != nullptr) return taken(from, init, name, first_size);
+  T defaults;
+  init(&defaults);
+  return defaults;
+}
+
 // Calls visit(struct) for each of a caller's array. Its stride is the caller's size of the struct.
 constexpr std::size_t kMostStructsOfACall = 1u << 24;
 template <class T, class Visit>
@@ -109,6 +126,7 @@ void give(T* to, const T& value, const char* name, std::size_t first_size = size
 // Checks that a caller's name is not null, is UTF-8, and has at most `longest` bytes.
 constexpr std::size_t kLongestName = 1024;
 std::string name_in(const char* name, const char* what, std::size_t longest = kLongestName);
+inline std::string path_in(const char* path, const char* what) { return name_in(path, what, 4096); }
 
 // Implements convention 6 of headrace/c.h.
 void give_text(const std::string& text, char* buffer, std::size_t capacity,
@@ -140,9 +158,14 @@ inline std::span<const std::byte> bytes_in(const void* data, std::size_t size_by
   if (size_bytes > 0) require(data, name);
   return {static_cast<const std::byte*>(data), size_bytes};
 }
+inline std::span<std::byte> bytes_in(void* data, std::size_t size_bytes, const char* name) {
+  if (size_bytes > 0) require(data, name);
+  return {static_cast<std::byte*>(data), size_bytes};
+}
 
-// Throws kWrongState unless this process is `owner`, in which `what` and its threads live.
-void refuse_in_child(pid_t owner, const char* what);
+// Throws kWrongState unless this process is `owner`, where `what` lives with what belongs to it.
+// Example: "engine", "the engine, its threads and files are".
+void refuse_in_child(pid_t owner, const char* what, const char* are);
 
 // Throws the error that a host's function returned, unless it is HEADRACE_OK.
 void check_answer(headrace_code code, const std::string& who);

@@ -12,21 +12,14 @@
 
 namespace headrace::bindings {
 namespace {
-constexpr std::size_t kLongestPath = 4096;
-
-std::string path_in(const char* path, const char* what) {
-  return name_in(path, what, kLongestPath);
-}
-
 bool flag_in(std::uint32_t value, const char* name) {
   if (value > 1) refuse(std::string(name) + " is " + std::to_string(value) + "; it must be 0 or 1");
   return value != 0;
 }
 
 SaveOptions options_in(const headrace_save_options* given) {
-  headrace_save_options options;
-  headrace_save_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
+  const headrace_save_options options =
+      taken_or_defaults(given, headrace_save_options_init, "options");
   return {.file_bytes = options.file_bytes,
           .trainer_state =
               bytes_in(options.trainer_state, options.trainer_state_bytes, "options.trainer_state"),
@@ -34,9 +27,8 @@ SaveOptions options_in(const headrace_save_options* given) {
 }
 
 WeightOptions options_in(const headrace_weight_options* given) {
-  headrace_weight_options options;
-  headrace_weight_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
+  const headrace_weight_options options =
+      taken_or_defaults(given, headrace_weight_options_init, "options");
   WeightOptions weights;
   weights.allow_unused = flag_in(options.allow_unused, "options.allow_unused");
   if (options.tensor_name == nullptr) return weights;

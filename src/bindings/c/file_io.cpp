@@ -24,7 +24,6 @@ struct IoOfC {
   explicit IoOfC(const FileIoOptions& options) : io(options) {}
 };
 constinit HandleTable<IoOfC, 256> ios(4, "io", "destroy");
-constexpr std::size_t kLongestFilePath = 4096;
 
 IoQueueKind queue_of(headrace_io_queue queue) {
   if (queue == HEADRACE_IO_AUTO || queue == HEADRACE_IO_URING || queue == HEADRACE_IO_THREADS)
@@ -34,20 +33,13 @@ IoQueueKind queue_of(headrace_io_queue queue) {
 }
 
 FileIoOptions options_of(const headrace_io_options* given) {
-  headrace_io_options options;
-  headrace_io_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
+  const headrace_io_options options = taken_or_defaults(given, headrace_io_options_init, "options");
   return {.block_bytes = options.block_bytes,
           .queue_depth = options.queue_depth,
           .submit_batch = options.submit_batch,
           .queue = queue_of(options.queue),
           .direct = options.require_direct != 0 ? DirectIo::kRequire : DirectIo::kAuto,
           .deadline_seconds = options.deadline_seconds};
-}
-
-std::span<std::byte> buffer_of(void* data, std::uint64_t size_bytes) {
-  if (size_bytes > 0) require(data, "the buffer");
-  return {static_cast<std::byte*>(data), size_bytes};
 }
 
 headrace_io_done done_of(const FileIoDone& from) {
@@ -109,28 +101,31 @@ headrace_code headrace_io_create(const headrace_io_options* options, headrace_io
 }
 headrace_code headrace_io_destroy(headrace_io* io, headrace_error* error) {
   return guarded(error, [&] {
-    if (io != nullptr) ios.remove(io, [](IoOfC& of) { refuse_in_child(of.owner, "io"); });
+    if (io != nullptr)
+      ios.remove(io,
+                 [](IoOfC& of) { refuse_in_child(of.owner, "io", "the io and its threads are"); });
   });
 }
 headrace_code headrace_io_read(headrace_io* io, const char* path, uint64_t offset_bytes, void* into,
                                uint64_t size_bytes, uint64_t tag, headrace_error* error) {
   return guarded(error, [&] {
-    ios.use(io)->io.read(name_in(path, "path", kLongestFilePath), offset_bytes,
-                         buffer_of(into, size_bytes), tag);
+    ios.use(io)->io.read(path_in(path, "path"), offset_bytes,
+                         bytes_in(into, size_bytes, "the buffer"), tag);
   });
 }
 headrace_code headrace_io_write(headrace_io* io, const char* path, uint64_t offset_bytes,
                                 const void* from, uint64_t size_bytes, uint64_t tag,
                                 headrace_error* error) {
   return guarded(error, [&] {
-    ios.use(io)->io.write(name_in(path, "path", kLongestFilePath), offset_bytes,
+    ios.use(io)->io.write(path_in(path, "path"), offset_bytes,
                           bytes_in(from, size_bytes, "the buffer"), tag);
   });
 }
 headrace_code headrace_io_read_fd(headrace_io* io, int32_t fd, uint64_t offset_bytes, void* into,
                                   uint64_t size_bytes, uint64_t tag, headrace_error* error) {
-  return guarded(error,
-                 [&] { ios.use(io)->io.read(fd, offset_bytes, buffer_of(into, size_bytes), tag); });
+  return guarded(error, [&] {
+    ios.use(io)->io.read(fd, offset_bytes, bytes_in(into, size_bytes, "the buffer"), tag);
+  });
 }
 headrace_code headrace_io_write_fd(headrace_io* io, int32_t fd, uint64_t offset_bytes,
                                    const void* from, uint64_t size_bytes, uint64_t tag,

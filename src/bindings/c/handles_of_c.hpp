@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/c/call_gate.hpp"
+#include "bindings/c/calls.hpp"
 #include "bindings/c/handles.hpp"
 #include "bindings/c/log_queue.hpp"
 #include "headrace/c.h"
@@ -35,10 +36,7 @@ extern LeaseHandles leases;
 
 template <class Owned>
 void refuse_in_child(const Owned& object) {
-  if (object.owner == getpid()) return;
-  throw Error(Code::kWrongState,
-              "called in a forked child; the engine, its threads and files are its parent's. Make "
-              "an engine of its own in the child.");
+  refuse_in_child(object.owner, "engine", "the engine, its threads and files are");
 }
 
 // Keeps an engine in use during one call.

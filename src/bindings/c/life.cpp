@@ -107,9 +107,8 @@ EngineOptions engine_options_of(const headrace_engine_options& options) {
 
 void create(const headrace_engine_options* given, headrace_engine** out_engine) {
   require(out_engine, "out_engine");
-  headrace_engine_options options;
-  headrace_engine_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options", kFirstOptionsBytes);
+  const headrace_engine_options options =
+      taken_or_defaults(given, headrace_engine_options_init, "options", kFirstOptionsBytes);
   if (!compatible(options.header_version)) {
     throw Error(Code::kUnsupported,
                 "the program was compiled with headrace/c.h " +
@@ -182,7 +181,7 @@ headrace_code headrace_engine_close(headrace_engine* engine, headrace_error* err
 headrace_code headrace_engine_sleep(headrace_engine* engine, const char* directory,
                                     headrace_error* error) {
   return guarded(error, [&] {
-    run(engine)->sleep(directory == nullptr ? "" : name_in(directory, "directory", 4096));
+    run(engine)->sleep(directory == nullptr ? "" : path_in(directory, "directory"));
   });
 }
 headrace_code headrace_engine_wake(headrace_engine* engine, headrace_error* error) {

@@ -18,32 +18,6 @@ static_assert(HEADRACE_SGD_MOMENTUM == static_cast<int>(OptimizerRule::kSgdMomen
 static_assert(HEADRACE_MOMENTS_8BIT == static_cast<int>(MomentCodec::kBlock8));
 static_assert(HEADRACE_MASTER_F32 == static_cast<int>(MasterLayout::kF32));
 
-Hyperparameters hyperparameters_of(const headrace_hyperparameters* given) {
-  headrace_hyperparameters values;
-  headrace_hyperparameters_init(&values);
-  values = taken(given, values, "values", offsetof(headrace_hyperparameters, momentum));
-  return {.learning_rate_scale = values.learning_rate_scale,
-          .beta1 = values.beta1,
-          .beta2 = values.beta2,
-          .eps = values.eps,
-          .weight_decay = values.weight_decay,
-          .momentum = values.momentum,
-          .dampening = values.dampening,
-          .learning_rate_decay = values.learning_rate_decay,
-          .nesterov = values.nesterov != 0,
-          .bias_correction = values.bias_correction != 0,
-          .maximize = values.maximize != 0};
-}
-
-StepOptions step_options_of(const headrace_step_options* given) {
-  headrace_step_options options;
-  headrace_step_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
-  return {.learning_rate = options.learning_rate,
-          .gradient_scale = options.gradient_scale,
-          .max_norm = options.max_norm};
-}
-
 namespace {
 struct OptimizerOfC {
   CpuOptimizer optimizer;
@@ -65,9 +39,8 @@ MasterLayout layout_of(headrace_master_layout layout) {
 }
 
 CpuOptimizerOptions options_of(const headrace_optimizer_options* given) {
-  headrace_optimizer_options options;
-  headrace_optimizer_options_init(&options);
-  if (given != nullptr) options = taken(given, options, "options");
+  const headrace_optimizer_options options =
+      taken_or_defaults(given, headrace_optimizer_options_init, "options");
   return {.rule = enum_of(options.rule, OptimizerRule::kSgdMomentum, "options.rule"),
           .moments = enum_of(options.moments, MomentCodec::kBlock8, "options.moments"),
           .rounding_seed = options.rounding_seed,
@@ -82,9 +55,7 @@ std::span<std::byte> array_of(void* data, std::uint64_t bytes) {
 }
 
 ParameterState state_of(const CpuOptimizer& optimizer, const headrace_parameter_state* given) {
-  headrace_parameter_state from;
-  headrace_parameter_state_init(&from);
-  from = taken(given, from, "states");
+  const headrace_parameter_state from = taken(given, headrace_parameter_state_init, "states");
   ParameterState state;
   if (from.name != nullptr) state.name = from.name;
   state.number = from.number;
@@ -110,9 +81,7 @@ std::vector<ParameterState> states_of(const CpuOptimizer& optimizer,
 }
 
 ParameterUpdate update_of(const ParameterState& state, const headrace_parameter_update* given) {
-  headrace_parameter_update from;
-  headrace_parameter_update_init(&from);
-  from = taken(given, from, "updates");
+  const headrace_parameter_update from = taken(given, headrace_parameter_update_init, "updates");
   ParameterUpdate update{.state = state, .gradient_dtype = dtype_from_c(from.gradient_dtype)};
   if (from.gradient != nullptr) {
     update.gradient = {static_cast<const std::byte*>(from.gradient),
@@ -135,9 +104,8 @@ std::vector<ParameterUpdate> updates_of(const CpuOptimizer& optimizer,
 }
 
 GradientStatistics statistics_of(const headrace_gradient_statistics* given) {
-  headrace_gradient_statistics from;
-  headrace_gradient_statistics_init(&from);
-  from = taken(given, from, "of_all");
+  const headrace_gradient_statistics from =
+      taken(given, headrace_gradient_statistics_init, "of_all");
   GradientStatistics statistics{.sum_squares = from.sum_squares, .non_finite = from.non_finite};
   if (from.first_non_finite != UINT64_MAX) statistics.first_non_finite = from.first_non_finite;
   return statistics;
@@ -190,8 +158,9 @@ headrace_code headrace_optimizer_create(const headrace_optimizer_options* option
 headrace_code headrace_optimizer_destroy(headrace_optimizer* optimizer, headrace_error* error) {
   return guarded(error, [&] {
     if (optimizer != nullptr)
-      optimizers.remove(optimizer,
-                        [](OptimizerOfC& of) { refuse_in_child(of.owner, "optimizer"); });
+      optimizers.remove(optimizer, [](OptimizerOfC& of) {
+        refuse_in_child(of.owner, "optimizer", "the optimizer and its threads are");
+      });
   });
 }
 headrace_code headrace_optimizer_state_bytes(headrace_optimizer* optimizer, headrace_dtype dtype,

@@ -15,9 +15,8 @@ namespace {
 constexpr std::uint32_t kMostDimensions = 64;
 
 ParameterSpec spec_of(const headrace_parameter_spec* given) {
-  headrace_parameter_spec spec;
-  headrace_parameter_spec_init(&spec);
-  spec = taken(given, spec, "parameters", offsetof(headrace_parameter_spec, frozen));
+  const headrace_parameter_spec spec = taken(given, headrace_parameter_spec_init, "parameters",
+                                             offsetof(headrace_parameter_spec, frozen));
   ParameterSpec result;
   result.name = name_in(spec.name, "a parameter's name");
   result.dtype = dtype_from_c(spec.dtype);
