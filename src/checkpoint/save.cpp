@@ -17,10 +17,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
+#include "base/random.hpp"
 #include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/layout.hpp"
@@ -132,7 +132,7 @@ void Save::make_folder() {
   if (rank() == 0) {
     folder_.emplace(directory_);
     files_.create(folder_path_);
-    words.token = token_ = std::random_device()();
+    words.token = token_ = base::random_number();
     if (running_.partition.world_size > 1) File::create(path_of(name_of_token(token_)));
   }
   const Words of_rank_0 = meeting_.meet(words)[0];

@@ -2,9 +2,9 @@
 #include "engine/store_opening.hpp"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
+#include "base/random.hpp"
 #include "headrace/error.hpp"
 #include "swap/io_buffer.hpp"
 
@@ -171,8 +171,7 @@ FreezeMeeting::Found StoreOpening::look(async::Conductor& conductor, swap::SwapT
   if (tier != nullptr) read_newest(conductor, *tier, terms, memory);
   found.epoch = newest_.epoch;
   found.store = id_;
-  for (std::size_t at = 0; at < found.fresh.size(); ++at)
-    found.fresh[at] = static_cast<std::uint8_t>(std::random_device()());
+  base::fill_random(std::as_writable_bytes(std::span(found.fresh)));
   return found;
 }
 

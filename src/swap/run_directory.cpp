@@ -3,7 +3,6 @@
 // alone (dead_runs.hpp).
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 
 #include "base/error_text.hpp"
 #include "base/log.hpp"
+#include "base/random.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
 #include "swap/dead_runs.hpp"
@@ -138,16 +138,12 @@ std::string make_run_id() {
   std::ifstream boot_file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   std::getline(boot_file, boot);
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, 0) != sizeof random) {
-    throw Error(Code::kUnsupported, "getrandom failed: " + base::errno_text(errno), errno);
-  }
   const auto boot_hash =
       static_cast<std::uint32_t>(kernels::xxh3_64(std::as_bytes(std::span(boot)), 0));
   char text[33];
   std::snprintf(text, sizeof text, "%08x%08x%016llx",
                 static_cast<std::uint32_t>(std::time(nullptr)), boot_hash,
-                static_cast<unsigned long long>(random));
+                static_cast<unsigned long long>(base::random_number()));
   return text;
 }
 }  // namespace headrace::swap

@@ -2,9 +2,9 @@
 #include "bench/runner.hpp"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
+#include "base/random.hpp"
 #include "base/units.hpp"
 #include "bench/crew.hpp"
 #include "headrace/error.hpp"
@@ -28,7 +28,7 @@ std::uint64_t in_flight_bytes(const Workload& workload, std::size_t drives) {
 
 Runner::Runner(const RunnerOptions& options)
     : options_(options),
-      stamps_(std::random_device{}()),
+      stamps_(base::random_number()),
       arena_(2 * memory_bytes(options), 1),
       buffers_{arena_.bytes()} {
   for (const std::string& path : options_.paths) {

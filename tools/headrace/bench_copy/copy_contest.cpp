@@ -4,8 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <random>
 
+#include "base/random.hpp"
 #include "base/units.hpp"
 #include "bench_copy/mover.hpp"
 #include "measure/rounds.hpp"
@@ -24,7 +24,7 @@ class CopyRounds {
   CopyRounds(Device& device, const CopyContestOptions& options, const CopyProgress& progress)
       : options_(options),
         progress_(progress),
-        mover_(device, options.buffer_bytes(), options.region_bytes, std::random_device{}()) {
+        mover_(device, options.buffer_bytes(), options.region_bytes, base::random_number()) {
     for (const Transfer& transfer : options.transfers()) contest_.rows.push_back({.of = transfer});
   }
 
