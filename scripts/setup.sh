@@ -147,7 +147,7 @@ probe_tools() {
 
 is_needed() {
   if [ "$setup_for" = tools ]; then
-    case $tools_needs in *" $1 "*) ;; *) return 1 ;; esac
+    case "$tools_needs${with_python:+python3 pip }" in *" $1 "*) ;; *) return 1 ;; esac
   fi
   case $1 in
     matplotlib) [ -n "$with_plots" ]; return ;;
