@@ -447,7 +447,7 @@ describe_setup() {
   done
   if [ -n "$with_python" ] && [ -z "$python_path" ]; then
     say "  fetch    numpy and what makes the Python wheel, $python_fetch_mb MB, by pip" \
-      "  write    $(cache_folder)/$(python_folder): $python_disk_mb MB, for every clone"
+      "  write    $(cache_folder)/python-VERSION: $python_disk_mb MB, for every clone"
   fi
   if [ -z "$with_cuda" ]; then return; fi
   if [ -n "$cuda_root" ]; then

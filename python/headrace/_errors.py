@@ -2,7 +2,7 @@
 """The exceptions of headrace. Each is also the built-in that a caller would expect."""
 from __future__ import annotations
 
-from errno import ENOSPC
+from errno import ENOENT, ENOSPC
 from typing import Optional
 
 from . import _c
@@ -95,7 +95,7 @@ for _code, _class in _CLASSES.items():
 def error_of(code: int, errno: int, text: str) -> Error:
     """The exception for what a C call returned."""
     kind = _CLASSES.get(code, Error)
-    if kind is NotFound and errno != 0:
+    if kind is NotFound and errno != 0 or kind is IoError and errno == ENOENT:
         kind = NoSuchFile
     if kind is NoSpace and errno == 0:  # a plan that does not fit, before any write
         errno = ENOSPC

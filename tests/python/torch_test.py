@@ -713,5 +713,7 @@ class Process(Case):
 
 
 if __name__ == "__main__":
+    # A shell that runs this in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     FOLDER = os.path.abspath(sys.argv[1])
     unittest.main(argv=sys.argv[:1])

@@ -122,6 +122,17 @@ class Wheel(unittest.TestCase):
         self.inside("python", "-c", FIVE_LINES, PYTHONPATH=packages)
         self.assertEqual(list(self.elsewhere.iterdir()), [])
 
+    @unittest.skipIf(TORCH is None, "torch is not installed")
+    def test_reaches_deepspeed_where_it_is_asked_to(self):
+        packages = str(pathlib.Path(TORCH.origin).parents[1]) if TORCH else ""
+        code = "import sys, torch; print('headrace.deepspeed' in sys.modules)"
+        for wanted, there in (("0", "False"), ("1", "True")):
+            output = self.inside("python", "-c", code, PYTHONPATH=packages,
+                                 HEADRACE_DEEPSPEED=wanted)
+            self.assertEqual(output.strip(), there)
+        with self.assertRaisesRegex(AssertionError, "HEADRACE_DEEPSPEED is 'yes'"):
+            self.inside("python", "-c", code, PYTHONPATH=packages, HEADRACE_DEEPSPEED="yes")
+
 
 if __name__ == "__main__":
     SOURCES, BUILD, FOLDER = (os.path.abspath(path) for path in sys.argv[1:4])
