@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_test.py FOLDER: headrace.torch.AdamW beside torch.optim.AdamW. FOLDER lies on a drive."""
+"""torch_test.py FOLDER: headrace.torch beside torch.optim. FOLDER lies on a drive."""
 import copy
 import io
 import itertools
@@ -20,7 +20,7 @@ except ImportError as missing:
     print(f"torch cannot be imported: {missing}")
     sys.exit(77)
 import headrace  # noqa: E402
-from headrace.torch import AdamW  # noqa: E402
+from headrace.torch import SGD, Adagrad, Adam, AdamW, Lion  # noqa: E402
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 torch.set_num_threads(2)
@@ -80,7 +80,10 @@ class Case(unittest.TestCase):
         self.addCleanup(lambda: [optimizer.close() for optimizer in self.opened])
 
     def adamw(self, params, *arguments, **options):
-        optimizer = AdamW(params, *arguments, **options)
+        return self.made(AdamW, params, *arguments, **options)
+
+    def made(self, rule, params, *arguments, **options):
+        optimizer = rule(params, *arguments, **options)
         self.opened.append(optimizer)
         return optimizer
 
@@ -221,6 +224,88 @@ class BesideTorch(Case):
         for one, other in zip(weights_of(model), weights_of(plain)):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
         self.assertEqual(scaler.get_scale(), 512.0)
+
+
+class Rules(Case):
+    """Each beside torch.optim in double precision, resumed in the middle in both directions."""
+
+    RULES = (
+        (Adam, torch.optim.Adam, {"lr": 2e-3, "weight_decay": 0.1}),
+        (Adagrad, torch.optim.Adagrad, {"lr": 2e-3, "lr_decay": 0.1, "weight_decay": 0.1}),
+        (SGD, torch.optim.SGD, {"lr": 2e-3, "weight_decay": 0.1}),
+        (SGD, torch.optim.SGD, {"lr": 2e-3, "momentum": 0.9, "dampening": 0.2}),
+        (SGD, torch.optim.SGD, {"lr": 2e-3, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    )
+
+    def test_give_torchs_weights(self):
+        for rule, theirs, options in self.RULES:
+            with self.subTest(rule=rule.__name__, **options):
+                models = [model_of(), model_of(torch.double)]
+                ours = self.made(rule, models[0].parameters(), **options, nvme=self.folder.name)
+                train(models[0], ours, 30)
+                train(models[1], theirs(models[1].parameters(), **options), 30)
+                for one, other in zip(weights_of(models[0]), weights_of(models[1])):
+                    torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=2e-6)
+
+    def test_share_their_state_with_torch(self):
+        for rule, theirs, options in self.RULES:
+            for first, second in ((rule, theirs), (theirs, rule)):
+                with self.subTest(rule=rule.__name__, first=first.__module__, **options):
+                    self.resume(first, second, theirs, options)
+
+    def resume(self, first, second, theirs, options):
+        model, whole = model_of(), model_of()
+        optimizer = first(model.parameters(), **options)
+        train(model, optimizer, 4, seed=1)
+        state = copy.deepcopy(optimizer.state_dict())
+        if hasattr(optimizer, "close"):
+            optimizer.close()
+        follower = second(model.parameters(), **options)
+        follower.load_state_dict(state)
+        train(model, follower, 4, seed=2)
+        if hasattr(follower, "close"):
+            follower.close()
+        reference = theirs(whole.parameters(), **options)
+        train(whole, reference, 4, seed=1)
+        train(whole, reference, 4, seed=2)
+        for one, other in zip(weights_of(model), weights_of(whole)):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6)
+
+    def test_have_the_same_bits_in_memory_and_on_a_drive(self):
+        for rule, options in ((Adam, {}), (Adagrad, {}), (Lion, {"weight_decay": 0.1}), (SGD, {}),
+                              (SGD, {"momentum": 0.9})):
+            for dtype in (torch.float32, torch.bfloat16):
+                with self.subTest(rule=rule.__name__, dtype=dtype, **options):
+                    models = [model_of(dtype), model_of(dtype)]
+                    for model, nvme in zip(models, (None, self.folder.name)):
+                        train(model, self.made(rule, model.parameters(), **options, nvme=nvme))
+                    self.assert_same(*map(weights_of, models))
+
+    def test_lion_is_that_of_its_paper(self):
+        weight = torch.nn.Parameter(torch.randn(1000))
+        optimizer = self.made(Lion, [weight], lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)
+        expected, mean = weight.detach().double().clone(), torch.zeros(1000).double()
+        for _ in range(5):
+            weight.grad = torch.randn(1000)
+            gradient = weight.grad.double()
+            sign = torch.sign(0.9 * mean + 0.1 * gradient)
+            expected -= 0.01 * (sign + 0.1 * expected)
+            mean = 0.99 * mean + 0.01 * gradient
+            optimizer.step()
+        torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-5, atol=1e-6)
+
+    def test_refuse_what_they_do_not_have(self):
+        weight = torch.nn.Parameter(torch.zeros(3))
+        for make, text in (
+                (lambda: SGD([weight], nesterov=True), "nesterov needs a momentum"),
+                (lambda: SGD([weight]).add_param_group(
+                    {"params": [torch.nn.Parameter(torch.zeros(2))], "momentum": 0.9}), "no room"),
+                (lambda: Adagrad([{"params": [weight], "initial_accumulator_value": 1}]),
+                 "initial_accumulator_value"),
+                (lambda: Adagrad([weight], lr_decay=-1), "lr_decay is -1"),
+                (lambda: Lion([weight], betas=(0.9, 1.0)), "beta2 is 1.0")):
+            with self.assertRaisesRegex(headrace.Error, text):
+                make()
 
 
 class Gradients(Case):
@@ -473,6 +558,21 @@ class State(Case):
         optimizer.load_state_dict(state)
         self.assertEqual(optimizer.param_groups[0]["lr"], 0.25)
         self.assertEqual(optimizer.plan(), [])
+
+    def test_of_an_empty_parameter_loads_and_of_an_unknown_one_is_refused(self):
+        parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(0))]
+        theirs = torch.optim.AdamW(parameters)
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        theirs.step()
+        state = theirs.state_dict()
+        ours = self.adamw(parameters)
+        ours.load_state_dict(state)
+        self.assertEqual(ours.state[parameters[0]]["step"], 1)
+        state["state"][7] = state["state"][0]
+        with self.assertRaisesRegex(ValueError, "parameter 7, and this optimizer has 2"):
+            ours.load_state_dict(state)
+        self.assertEqual(ours.state[parameters[0]]["step"], 1)
 
     def test_of_another_rule_or_model_is_refused_and_changes_nothing(self):
         model = model_of()

@@ -3,6 +3,6 @@
 
 The parameters stay torch's own. This is the only part of headrace that imports torch.
 """
-from ._optimizers import AdamW
+from ._rules import SGD, Adagrad, Adam, AdamW, Lion
 
-__all__ = ["AdamW"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion"]

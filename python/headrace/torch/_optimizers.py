@@ -32,11 +32,12 @@ def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
     return settings
 
 
-class _Offloaded(torch.optim.Optimizer):
+class Offloaded(torch.optim.Optimizer):
     """What the optimizers have in common. A rule gives _RULE, _CONTENTS and _constants()."""
 
     _RULE: str
-    _CONTENTS: tuple  # names in torch's state, which are those of the engine's contents
+    _KEYS: tuple = ("step",)  # further ones of torch's state
+    _CONTENTS: Mapping[str, str]  # by its name in torch's state, the engine's
 
     def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
                  config: Optional[Mapping[str, Any]], snapshots: Optional[str]) -> None:
@@ -158,10 +159,11 @@ class _Offloaded(torch.optim.Optimizer):
 
     def _contents(self, parameter: torch.Tensor) -> dict:
         """Moments, and the master of a 16-bit weight, which torch does not have."""
-        names = self._CONTENTS + (() if parameter.dtype == torch.float32 else ("master",))
-        tensors = {name: self._space_for(parameter) for name in names}
-        for name, tensor in tensors.items():
-            self._part_of[parameter].store(parameter, name, tensor)
+        masters = {} if parameter.dtype == torch.float32 else {"master": "master"}
+        tensors = {}
+        for name, content in {**self._CONTENTS, **masters}.items():
+            tensors[name] = self._space_for(parameter)
+            self._part_of[parameter].store(parameter, content, tensors[name])
         return tensors
 
     def _space_for(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -211,7 +213,11 @@ class _Offloaded(torch.optim.Optimizer):
     def _check_state(self, state: dict) -> None:
         flat = self._flat()
         for index, values in state.items():
-            missing = {"step", *self._CONTENTS} - set(values)
+            if index not in range(len(flat)):
+                raise ArgumentError(f"the state_dict has state of parameter {index}, and this "
+                                    f"optimizer has {len(flat)}; nothing was loaded. Load the "
+                                    "state of the same model.")
+            missing = {*self._KEYS, *self._CONTENTS} - set(values)
             if missing or "max_exp_avg_sq" in values:
                 raise ArgumentError(f"the state of parameter {index} "
                                     + (f"lacks {', '.join(sorted(missing))}" if missing else
@@ -225,16 +231,17 @@ class _Offloaded(torch.optim.Optimizer):
                                         "state of the same model.")
 
     def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
+        if parameter.numel() == 0:
+            return  # torch keeps state of these too
         part = self._part_of.get(parameter)
         if part is None:
             raise Unsupported("there is state for a parameter that is frozen now; no state "
                               "was loaded. Set requires_grad first, and load again.")
-        names = self._CONTENTS
         if parameter.dtype != torch.float32 and "master" in values:
-            names = ("master", *names)
-        for name in names:
-            part.load(parameter, name, values[name])
-        part.set_steps(parameter, int(values["step"]))
+            part.load(parameter, "master", values["master"])
+        for name, content in self._CONTENTS.items():
+            part.load(parameter, content, values[name])
+        part.set_steps(parameter, int(values.get("step", 1)))  # torch's SGD does not count
         self._show_steps(parameter)
 
     # ---- reports, life ----
@@ -260,38 +267,3 @@ class _Offloaded(torch.optim.Optimizer):
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise TypeError(f"a headrace.torch.{type(self).__name__} cannot be copied or pickled: its "
                         "state is in an engine. Use state_dict() and load_state_dict().")
-
-
-class AdamW(_Offloaded):
-    """torch.optim.AdamW with its state in memory, or with `nvme` (a folder) on a drive.
-
-    config: more settings (docs/settings.md), such as {"headrace": {"host_budget_bytes": "8GiB"}}.
-    snapshots: a folder; state_dict() then saves the state there, and holds only a reference.
-    The first step() allocates: 4 bytes per element of a float32 parameter in memory, 2 of the
-    others, and the state where the plan says.
-    """
-
-    _RULE = "adamw"
-    _CONTENTS = ("exp_avg", "exp_avg_sq")
-
-    def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.01, *, nvme: Optional[str] = None,
-                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
-                 snapshots: Optional[str] = None) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
-                                  "weight_decay": weight_decay, "maximize": maximize},
-                         nvme, config, snapshots)
-
-    def _constants(self, group: Mapping[str, Any]) -> dict:
-        beta1, beta2 = (float(beta) for beta in group["betas"])
-        values = {"learning_rate_scale": float(group["lr"]), "beta1": beta1, "beta2": beta2,
-                  "eps": float(group["eps"]), "weight_decay": float(group["weight_decay"])}
-        for name, value in values.items():
-            if not 0.0 <= value or name.startswith("beta") and value >= 1.0:
-                raise ArgumentError(f"{name.replace('learning_rate_scale', 'lr')} is {value}; "
-                                    "nothing was done. Give a number from 0 on, and betas below "
-                                    "1.")
-        if group.get("amsgrad"):
-            raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
-                              "out, or use torch.optim.AdamW.")
-        return {**values, "maximize": int(group["maximize"])}

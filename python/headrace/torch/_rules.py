@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizers: what each calls its options, and how the engine's rules see them.
+
+All take these, beside torch's own:
+nvme: a folder on a drive for the state; None: in memory, unless config says otherwise.
+config: more settings (docs/settings.md), such as {"headrace": {"host_budget_bytes": "8GiB"}}.
+snapshots: a folder; state_dict() then saves the state there, and holds only a reference.
+The first step() allocates: 4 bytes per element of a float32 parameter in memory, 2 of the others,
+and the state where the plan says.
+"""
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from .._errors import ArgumentError, Unsupported
+from ._optimizers import Offloaded
+
+_SHORT = {"learning_rate_scale": "lr", "learning_rate_decay": "lr_decay"}
+
+
+def _checked(**values: Any) -> dict:
+    """As floats from 0 on; betas below 1."""
+    floats = {name: float(value) for name, value in values.items()}
+    for name, value in floats.items():
+        if not 0.0 <= value or name.startswith("beta") and value >= 1.0:
+            raise ArgumentError(f"{_SHORT.get(name, name)} is {value}; nothing was done. Give a "
+                                "number from 0 on, and betas below 1.")
+    return floats
+
+
+class Adam(Offloaded):
+    """torch.optim.Adam, with its state where the plan says."""
+
+    _RULE = "adam"
+    _CONTENTS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+
+    def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, *, nvme: Optional[str] = None,
+                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
+                 snapshots: Optional[str] = None) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
+                                  "weight_decay": weight_decay, "maximize": maximize},
+                         nvme, config, snapshots)
+
+    def _constants(self, group: Mapping[str, Any]) -> dict:
+        if group.get("amsgrad"):
+            raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
+                              "out, or use torch.optim.")
+        beta1, beta2 = group["betas"]
+        values = _checked(learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
+                          eps=group["eps"], weight_decay=group["weight_decay"])
+        return {**values, "maximize": int(group["maximize"])}
+
+
+class AdamW(Adam):
+    """torch.optim.AdamW, with its state where the plan says."""
+
+    _RULE = "adamw"
+
+    def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.01, **options: Any) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, **options)
+
+
+class Adagrad(Offloaded):
+    """torch.optim.Adagrad, with its state where the plan says."""
+
+    _RULE = "adagrad"
+    _CONTENTS = {"sum": "exp_avg"}  # the only moment
+
+    def __init__(self, params: Any, lr: Any = 1e-2, lr_decay: float = 0.0,
+                 weight_decay: float = 0.0, eps: float = 1e-10, *, nvme: Optional[str] = None,
+                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
+                 snapshots: Optional[str] = None) -> None:
+        super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
+                                  "eps": eps, "maximize": maximize}, nvme, config, snapshots)
+
+    def _constants(self, group: Mapping[str, Any]) -> dict:
+        if group.get("initial_accumulator_value"):
+            raise Unsupported("initial_accumulator_value is not among headrace's options; nothing "
+                              "was done. Leave it out, or use torch.optim.Adagrad.")
+        values = _checked(learning_rate_scale=group["lr"], learning_rate_decay=group["lr_decay"],
+                          eps=group["eps"], weight_decay=group["weight_decay"])
+        return {**values, "maximize": int(group["maximize"])}
+
+
+class Lion(Offloaded):
+    """Lion (arXiv 2302.06675), which torch does not have, with its state where the plan says."""
+
+    _RULE = "lion"
+    _CONTENTS = {"exp_avg": "exp_avg"}
+
+    def __init__(self, params: Any, lr: Any = 1e-4, betas: tuple = (0.9, 0.99),
+                 weight_decay: float = 0.0, *, nvme: Optional[str] = None,
+                 config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
+                 snapshots: Optional[str] = None) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay,
+                                  "maximize": maximize}, nvme, config, snapshots)
+
+    def _constants(self, group: Mapping[str, Any]) -> dict:
+        beta1, beta2 = group["betas"]
+        values = _checked(learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
+                          weight_decay=group["weight_decay"])
+        return {**values, "maximize": int(group["maximize"])}
+
+
+class SGD(Offloaded):
+    """torch.optim.SGD, with its momentum where the plan says."""
+
+    _KEYS = ()  # torch's does not count steps
+
+    def __init__(self, params: Any, lr: Any = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False, *,
+                 nvme: Optional[str] = None, config: Optional[Mapping[str, Any]] = None,
+                 maximize: bool = False, snapshots: Optional[str] = None) -> None:
+        params = list(params)
+        has_momentum = bool(momentum) or any(isinstance(group, dict) and group.get("momentum")
+                                             for group in params)
+        # Without momentum there is no state.
+        self._RULE = "sgd_momentum" if has_momentum else "sgd"
+        self._CONTENTS = {"momentum_buffer": "exp_avg"} if has_momentum else {}
+        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening,
+                                  "weight_decay": weight_decay, "nesterov": nesterov,
+                                  "maximize": maximize}, nvme, config, snapshots)
+
+    def _constants(self, group: Mapping[str, Any]) -> dict:
+        values = _checked(learning_rate_scale=group["lr"], momentum=group["momentum"],
+                          dampening=group["dampening"], weight_decay=group["weight_decay"])
+        if group["momentum"] and self._RULE == "sgd":
+            raise ArgumentError("a parameter group has momentum, and the first ones of this "
+                                "optimizer have none, so it has no room for it; nothing was done. "
+                                "Give momentum to the optimizer, and 0 to the groups without.")
+        if group["nesterov"] and not (group["momentum"] > 0 and group["dampening"] == 0):
+            raise ArgumentError("nesterov needs a momentum and no dampening; nothing was done. "
+                                "Give momentum=0.9, or leave nesterov out.")
+        return {**values, "nesterov": int(group["nesterov"]), "maximize": int(group["maximize"])}
