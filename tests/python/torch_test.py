@@ -69,7 +69,7 @@ def weights_of(model):
 
 def moments_of(optimizer):
     return [values[name].clone() for values in optimizer.full_state_dict()["state"].values()
-            for name in ("exp_avg", "exp_avg_sq")]
+            for name in ("exp_avg", "exp_avg_sq", "master") if name in values]
 
 
 class Case(unittest.TestCase):
@@ -95,9 +95,12 @@ class Case(unittest.TestCase):
 
 
 class Placement(Case):
-    """{memory, budget, NVMe} x {f32, bf16} x {accumulation 1, 4}: all bits are equal."""
+    """{memory with and without an engine, budget, NVMe} x {f32, bf16, f16} x {accumulation 1, 4}:
+    all bits are equal."""
 
     def placed(self, place, model):
+        if place == "no engine":
+            return self.adamw(model.parameters(), lr=2e-3)
         nvme = None if place == "memory" else self.folder.name
         config = {"headrace": {"tile_elements": 65536, "update_slots": 1}}
         if place == "budget":
@@ -105,13 +108,14 @@ class Placement(Case):
         return self.adamw(model.parameters(), lr=2e-3, nvme=nvme, config=config)
 
     def test_changes_no_bit(self):
-        for dtype, accumulation in itertools.product((torch.float32, torch.bfloat16), (1, 4)):
+        for dtype, accumulation in itertools.product(
+                (torch.float32, torch.bfloat16, torch.float16), (1, 4)):
             with self.subTest(dtype=dtype, accumulation=accumulation):
                 self.compare(dtype, accumulation)
 
     def compare(self, dtype, accumulation):
         expected, used = None, {}
-        for place in ("memory", "nvme", "budget"):
+        for place in ("memory", "no engine", "nvme", "budget"):
             model = wide_model_of(dtype)
             optimizer = self.placed(place, model)
             seen = train(model, optimizer, 5, accumulation)
@@ -435,6 +439,21 @@ class Writes(Case):
             results.append(parameter.detach())
         self.assert_same(results[:1], results[1:])
 
+    def test_have_the_same_bits_afterwards_in_memory_and_on_a_drive(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            results = []
+            for nvme in (None, self.folder.name):
+                torch.manual_seed(0)
+                parameter = torch.nn.Parameter(torch.randn(40, 30).to(dtype).t())
+                optimizer = self.adamw([parameter], lr=1e-2, nvme=nvme)
+                for step in range(6):
+                    parameter.grad = torch.randn(30, 40).to(dtype)
+                    optimizer.step()
+                    written = torch.rand(30, 40) < 0.1 * step
+                    parameter.data[written] = torch.randn(int(written.sum())).to(dtype)
+                results.append([parameter.detach(), *moments_of(optimizer)])
+            self.assert_same(*results)
+
     def test_elsewhere_leave_the_masters_their_bits(self):
         torch.manual_seed(0)
         start, masters = torch.randn(5).bfloat16(), []
@@ -462,7 +481,8 @@ class Writes(Case):
 
     def test_of_an_update_that_failed_are_made_by_the_next_step(self):
         model, other = model_of(), model_of()
-        optimizer, beside = self.adamw(model.parameters()), self.adamw(other.parameters())
+        optimizer, beside = (self.adamw(one.parameters(), nvme=self.folder.name)
+                             for one in (model, other))
         train(model, optimizer, 1)
         part = optimizer._parts[0]
         original, failures = part._copy_back, [OSError("a drive failed")]
@@ -784,25 +804,30 @@ class Process(Case):
 
     def test_ctrl_c_in_a_step_leaves_all_of_it_or_nothing(self):
         """The signal comes inside the update; weights and state agree afterwards."""
+        for nvme, place in ((None, "_step"), (self.folder.name, "_copy_back")):
+            with self.subTest(place=place):
+                self.press_ctrl_c(nvme, place)
+
+    def press_ctrl_c(self, nvme, place):
         model, other = model_of(), model_of()
-        optimizer, beside = self.adamw(model.parameters()), self.adamw(other.parameters())
+        optimizer, beside = (self.adamw(one.parameters(), nvme=nvme) for one in (model, other))
         train(model, optimizer, 1)
         train(other, beside, 2)
         part = optimizer._parts[0]
-        original = part._copy_back
+        original = getattr(part, place)
 
-        def copy_back(group, bundle):
+        def pressed(*arguments):
             signal.raise_signal(signal.SIGINT)
-            original(group, bundle)
+            return original(*arguments)
 
-        part._copy_back = copy_back
+        setattr(part, place, pressed)
         generator = torch.Generator().manual_seed(1)
         loss_of(model, generator)  # the batch of the first step
         with self.assertRaises(KeyboardInterrupt):
             loss_of(model, generator).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        part._copy_back = original
+        setattr(part, place, original)
         self.assert_same(weights_of(model), weights_of(other))
         steps = [values["step"].item() for values in optimizer.state_dict()["state"].values()]
         self.assertEqual(steps, [2, 2, 2, 2])

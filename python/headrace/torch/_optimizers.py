@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.optim.Optimizer over engines of headrace."""
+"""What the optimizers of torch have in common. Their parameters are divided into parts, by when
+they came; each is updated by an engine, or in memory without one."""
 from __future__ import annotations
 
 import copy
@@ -11,6 +12,8 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 import torch
 
 from .._errors import ArgumentError, NotFinite, Unsupported, WrongState
+from ._engine_part import EnginePart
+from ._memory_part import MemoryPart
 from ._part import Entry, Part, check, non_finite
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
 
@@ -101,13 +104,13 @@ class Offloaded(torch.optim.Optimizer):
         return {index: self._constants(group) for index, group in enumerate(self.param_groups)}
 
     def _show_steps(self, parameter: torch.Tensor) -> None:
-        """The engine counts; `state` shows it, as other programs expect."""
+        """The part counts; `state` shows it, as other programs expect."""
         steps = self._part_of[parameter].steps(parameter)
         if steps > 0:
             self.state[parameter]["step"] = torch.tensor(float(steps))
 
     def _skips_all(self) -> bool:
-        """One engine updates all of its parameters or none. With several, torch looks first."""
+        """A part updates all of its parameters or none. With several, torch looks first."""
         found = non_finite(self._part_of) if len(self._parts) > 1 else None
         if found is not None and not self._skips():
             raise NotFinite(f"the gradient of '{self._part_of[found].name_of(found)}' holds NaN or "
@@ -118,22 +121,36 @@ class Offloaded(torch.optim.Optimizer):
         return self._settings["headrace"].get("non_finite") == "skip"
 
     def _register(self, must: bool = False) -> None:
-        """Makes an engine for the parameters that have none, once one of them has a gradient."""
+        """Makes a part of the parameters that are in none, once one of them has a gradient."""
         if self._closed:
             raise WrongState("this optimizer is closed, and its state is gone. Make another one.")
         new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
                and entry.parameter.requires_grad and entry.parameter.numel() > 0]
         if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
             return
-        self._add_part(new)
+        self._add_part(new, self._in_memory if self._is_plain() else self._with_engine)
 
-    def _add_part(self, new: list) -> None:
+    def _add_part(self, new: list, make: Callable[[list], Part]) -> None:
         for entry in new:
             check(entry.parameter, entry.name)
-        part = Part(new, self._settings, self._all_constants(),
-                    sum(part.group_count for part in self._parts))
+        part = make(new)
         self._parts.append(part)
         self._part_of.update({entry.parameter: part for entry in new})
+
+    def _is_plain(self) -> bool:
+        """All in memory, by no setting but these: what needs an engine is not asked for."""
+        plain = {"optimizer", "update_mode", "non_finite"}
+        return (not self._snapshots.wanted and set(self._settings) == {"headrace"}
+                and set(self._settings["headrace"]) <= plain
+                and self._settings["headrace"].get("non_finite", "stop") in ("stop", "skip"))
+
+    def _in_memory(self, new: list) -> Part:
+        return MemoryPart(new, self._RULE, self._skips())
+
+    def _with_engine(self, new: list) -> Part:
+        first_group = sum(part.group_count for part in self._parts
+                          if isinstance(part, EnginePart))
+        return EnginePart(new, self._settings, self._all_constants(), first_group)
 
     # ---- state ----
     def state_dict(self) -> dict:
@@ -205,7 +222,7 @@ class Offloaded(torch.optim.Optimizer):
         """Divides the parameters among engines as they were, and loads each."""
         entries = list(self._all_entries())
         for indices in reference["parts"]:
-            self._add_part([entries[index] for index in indices])
+            self._add_part([entries[index] for index in indices], self._with_engine)
         load_parts(reference, self._parts)
         for parameter in self._part_of:
             self._show_steps(parameter)
@@ -247,10 +264,10 @@ class Offloaded(torch.optim.Optimizer):
     # ---- reports, life ----
     def plan(self) -> list:
         """What each engine holds, and where; nothing before the first step."""
-        return [part.engine.plan() for part in self._parts]
+        return [part.plan() for part in self._parts]
 
     def stats(self) -> list:
-        return [part.engine.stats() for part in self._parts]
+        return [part.stats() for part in self._parts]
 
     def _drop_parts(self) -> None:
         self._snapshots.outdate()

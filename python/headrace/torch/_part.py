@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of torch that one engine updates.
-
-The engine has weights of its own, beside torch's. Before an update, those that the program has
-written since the last one are given to the engine; after it, the new ones are copied to torch.
-"""
+"""Parameters of torch that are updated together: what both kinds of parts have in common."""
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
 import torch
 
-from .._engine import DTYPES, Engine, Group, Parameter
-from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
-from .._library import unbroken
+from .._errors import Unsupported, WrongState
 
-_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
-# Elements per group of the engine: its gathers and updates take a group at a time.
-_GROUP_ELEMENTS = 1 << 25
 
 
 class Entry(NamedTuple):
@@ -35,7 +26,7 @@ def check(parameter: torch.Tensor, name: str) -> None:
     found = None
     if parameter.device.type != "cpu":
         found = f"is on {parameter.device}"
-    elif parameter.dtype not in _NAMES:
+    elif parameter.dtype not in NAMES:
         found = f"has the dtype {parameter.dtype}"
     elif parameter.layout != torch.strided or type(parameter.data) is not torch.Tensor:
         found = f"is a {type(parameter.data).__name__} of layout {parameter.layout}"
@@ -60,176 +51,74 @@ def memory_of(tensor: torch.Tensor) -> ctypes.Array:
     return (ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr())
 
 
-def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
-    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more."""
-    bundle: list = []
-    elements = 0
-    for entry in entries:
-        if bundle and elements + entry.parameter.numel() > _GROUP_ELEMENTS:
-            yield bundle
-            bundle, elements = [], 0
-        bundle.append(entry)
-        elements += entry.parameter.numel()
-    if bundle:
-        yield bundle
+def gradient_of(entry: Entry, name: str) -> torch.Tensor:
+    """Its gradient, row-major and of a dtype that the rules read."""
+    gradient = entry.parameter.grad
+    if gradient.layout != torch.strided or gradient.dtype not in NAMES:
+        raise Unsupported(
+            f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
+            f"{gradient.dtype}, and headrace.torch takes dense ones of float32, bfloat16 "
+            "and float16; nothing was updated. Make it dense, such as with sparse=False.")
+    return row_major(gradient)
 
 
 class Part:
-    """One engine and its parameters. `constants` are the hyperparameters of each param_group."""
+    """Some parameters, and their state. A kind gives what raises NotImplementedError here."""
 
-    def __init__(self, entries: list, settings: dict, constants: Mapping[int, dict],
-                 first_group: int) -> None:
-        self.engine = Engine(settings)
+    def __init__(self, entries: list) -> None:
         self.entries = entries
-        self._constants = dict(constants)
-        self._sets = {index: self.engine.add_hyperparameters(**values)
-                      for index, values in constants.items()}
-        self._full: dict[torch.Tensor, str] = {}
+        self._names = {entry.parameter: entry.name for entry in entries}
         self._forms = {entry.parameter: (entry.parameter.dtype, entry.parameter.shape)
                        for entry in entries}
-        self._groups: list[tuple[Group, list]] = []
-        self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
-        self._written: list[Entry] = []  # written by the program, and not yet given to the engine
-        for number, bundle in enumerate(_bundles(entries), first_group):
-            self._add_group(f"group{number}", bundle)
-        self.engine.freeze()
-        for group, bundle in self._groups:
-            self._load(group, bundle)
-
-    @property
-    def group_count(self) -> int:
-        return len(self._groups)
-
-    def _add_group(self, name: str, bundle: list) -> None:
-        names = [entry.name for entry in bundle]
-        if len(set(names)) < len(names):
-            twice = next(one for one in names if names.count(one) > 1)
-            raise ArgumentError(f"two parameters have the name '{twice}'; the optimizer was not "
-                                "made. Give each a name of its own.")
-        group = self.engine.add_group(name, {
-            entry.name: Parameter(tuple(entry.parameter.shape), _NAMES[entry.parameter.dtype],
-                                  self._sets[entry.set_index]) for entry in bundle})
-        self._groups.append((group, bundle))
-        self._full.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
-
-    def _load(self, group: Group, bundle: list) -> None:
-        given = {entry.name: row_major(entry.parameter) for entry in bundle}
-        group.load({name: memory_of(tensor) for name, tensor in given.items()})
 
     def name_of(self, parameter: torch.Tensor) -> str:
-        return self._full[parameter]
+        return self._names[parameter]
 
     def step(self, constants: Mapping[int, dict]) -> list:
-        """One update of the parameters that have a gradient; returns them."""
+        """One update of the parameters that have a gradient; returns them. constants: of each
+        param_group, the fields of headrace_hyperparameters."""
         self._refuse_other_forms()
-        for index, values in constants.items():
-            if index in self._sets and values != self._constants[index]:
-                self.engine.set_hyperparameters(self._sets[index], **values)
-                self._constants[index] = values
-        due = [(group, [entry for entry in bundle if entry.parameter.grad is not None])
-               for group, bundle in self._groups]
-        due = [(group, bundle) for group, bundle in due if bundle]
-        if not due:
+        due = [entry for entry in self.entries if entry.parameter.grad is not None]
+        if not due or not self._update(due, constants):
             return []
-        return self._update(due)
+        return [entry.parameter for entry in due]
 
     def _refuse_other_forms(self) -> None:
-        """The engine would take bits of another dtype for its own."""
+        """An update would take bits of another dtype for its own."""
         for parameter, (dtype, shape) in self._forms.items():
             if (parameter.dtype, parameter.shape) != (dtype, shape):
                 raise WrongState(
-                    f"parameter '{self._full[parameter]}' is now {parameter.dtype} of shape "
+                    f"parameter '{self._names[parameter]}' is now {parameter.dtype} of shape "
                     f"{tuple(parameter.shape)}, and was {dtype} of shape {tuple(shape)} when its "
                     "state was made; nothing was updated. Make a new optimizer after such a "
                     "change.")
 
-    def _update(self, due: list) -> list:
-        self._load_written()
-        self._catch_up()
-        for group, bundle in due:
-            self._take_writes(group, bundle)
-        try:
-            for _, bundle in due:
-                self._add_gradients(bundle)
-            skipped = unbroken(lambda: self._step_and_copy(due))
-        except BaseException:
-            with contextlib.suppress(Error):  # an engine that has failed refuses this too
-                self.engine.discard_gradients()  # torch has them, and gives them again
-            raise
-        return [] if skipped else [entry.parameter for _, bundle in due for entry in bundle]
+    def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
+        """False: skipped, for a gradient is not finite."""
+        raise NotImplementedError
 
-    def _step_and_copy(self, due: list) -> bool:
-        # A set's learning_rate_scale is its whole rate, so that no product is rounded.
-        skipped = self.engine.step(1.0).skipped
-        self._behind = [] if skipped else list(due)
-        self._catch_up()
-        return skipped
-
-    def _catch_up(self) -> None:
-        """Copies the weights of the last update. If that failed, the next step does it: otherwise
-        the old weights would pass for written ones."""
-        while self._behind:
-            try:
-                self._copy_back(*self._behind[0])
-            except Interrupted:
-                continue
-            self._behind.pop(0)
-
-    def _weights(self, group: Group, bundle: list) -> Iterator[tuple]:
-        """Each entry with the engine's weights. They are valid until the loop's next round."""
-        with group.gather() as gathered:
-            for entry in bundle:
-                parameter = entry.parameter
-                weights = torch.frombuffer(gathered.raw(entry.name), dtype=parameter.dtype)
-                yield entry, weights.view(parameter.shape)
-
-    def _take_writes(self, group: Group, bundle: list) -> None:
-        """Compares bits, not versions: a write to `parameter.data` has no version."""
-        self._written = [entry for entry, weights in self._weights(group, bundle)
-                         if not torch.equal(bits_of(entry.parameter), bits_of(weights))]
-        self._load_written()
-
-    def _load_written(self) -> None:
-        """The engine gathers nothing while a load has ended in the middle, so the next step begins
-        with those that are left."""
-        while self._written:
-            parameter = self._written[0].parameter
-            given = row_major(parameter)
-            self.engine.load_content(self._full[parameter], "weight", memory_of(given))
-            self._written.pop(0)
-
-    def _add_gradients(self, bundle: list) -> None:
-        for entry in bundle:
-            name = self._full[entry.parameter]
-            gradient = entry.parameter.grad
-            if gradient.layout != torch.strided or gradient.dtype not in _NAMES:
-                raise Unsupported(
-                    f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
-                    f"{gradient.dtype}, and headrace.torch takes dense ones of float32, bfloat16 "
-                    "and float16; nothing was updated. Make it dense, such as with sparse=False.")
-            given = row_major(gradient)
-            self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[_NAMES[given.dtype]])
-
-    def _copy_back(self, group: Group, bundle: list) -> None:
-        for entry, weights in self._weights(group, bundle):
-            entry.parameter.copy_(weights)
-
-    # ---- state ----
+    # ---- state: a content is one of the engine's ----
     def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
-        self.engine.store(self._full[parameter], content, memory_of(into))
+        raise NotImplementedError
 
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
-        given = row_major(values.to(torch.float32))
-        self.engine.load_content(self._full[parameter], content, memory_of(given))
-
-    def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
-        self.engine.set_step_count(self._full[parameter], steps)
+        raise NotImplementedError
 
     def steps(self, parameter: torch.Tensor) -> int:
-        return self.engine.step_count(self._full[parameter])
+        raise NotImplementedError
+
+    def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
+        raise NotImplementedError
+
+    # ---- reports, life ----
+    def plan(self) -> dict:
+        raise NotImplementedError
+
+    def stats(self) -> dict:
+        raise NotImplementedError
 
     def close(self) -> None:
-        self.engine.close()
+        raise NotImplementedError
 
 
 def non_finite(parameters: Iterable[Any]) -> Optional[torch.Tensor]:

@@ -5,8 +5,7 @@ All take these, beside torch's own:
 nvme: a folder on a drive for the state; None: in memory, unless config says otherwise.
 config: more settings (docs/settings.md), such as {"headrace": {"host_budget_bytes": "8GiB"}}.
 snapshots: a folder; state_dict() then saves the state there, and holds only a reference.
-The first step() allocates: 4 bytes per element of a float32 parameter in memory, 2 of the others,
-and the state where the plan says.
+The first step() allocates.
 """
 from __future__ import annotations
 

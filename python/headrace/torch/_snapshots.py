@@ -14,7 +14,7 @@ import torch
 
 from .. import _c
 from .._errors import ArgumentError, Corrupt, NoSuchFile, Unsupported
-from ._part import Part
+from ._engine_part import EnginePart
 
 REFERENCE = "headrace"  # its key in a state_dict
 FORMAT = 1
@@ -38,12 +38,12 @@ class Snapshots:
     def outdate(self) -> None:
         self._latest = None
 
-    def save(self, parts: Sequence[Part], flat: Sequence[torch.Tensor]) -> dict:
+    def save(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor]) -> dict:
         if self._latest is None or not os.path.isdir(self._latest["snapshot"]):
             self._latest = self._saved(parts, flat)
         return dict(self._latest)
 
-    def _saved(self, parts: Sequence[Part], flat: Sequence[torch.Tensor]) -> dict:
+    def _saved(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor]) -> dict:
         name = uuid.uuid4().hex
         path = os.path.join(str(self._folder), name)
         os.makedirs(path)
@@ -69,7 +69,7 @@ def check_reference(reference: Mapping[str, Any], parameters: int) -> None:
                          _c.HEADRACE_NOT_FOUND, 2)
 
 
-def load_parts(reference: Mapping[str, Any], parts: Sequence[Part]) -> None:
+def load_parts(reference: Mapping[str, Any], parts: Sequence[EnginePart]) -> None:
     for number, part in enumerate(parts):
         path = _folder_of(reference["snapshot"], number)
         if part.engine.load_checkpoint(path) != reference["id"].encode():

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of torch that one engine updates, with state in every tier.
+
+The engine has weights of its own, beside torch's. Before an update, those that the program has
+written since the last one are given to the engine; after it, the new ones are copied to torch.
+"""
+from __future__ import annotations
+
+import contextlib
+from typing import Iterable, Iterator, Mapping
+
+import torch
+
+from .._engine import DTYPES, Engine, Group, Parameter
+from .._errors import ArgumentError, Error, Interrupted
+from .._library import unbroken
+from ._part import NAMES, Entry, Part, bits_of, gradient_of, memory_of, row_major
+
+# Elements per group of the engine: its gathers and updates take a group at a time.
+_GROUP_ELEMENTS = 1 << 25
+
+
+def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
+    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more."""
+    bundle: list = []
+    elements = 0
+    for entry in entries:
+        if bundle and elements + entry.parameter.numel() > _GROUP_ELEMENTS:
+            yield bundle
+            bundle, elements = [], 0
+        bundle.append(entry)
+        elements += entry.parameter.numel()
+    if bundle:
+        yield bundle
+
+
+class EnginePart(Part):
+    """One engine and its parameters."""
+
+    def __init__(self, entries: list, settings: dict, constants: Mapping[int, dict],
+                 first_group: int) -> None:
+        super().__init__(entries)
+        self.engine = Engine(settings)
+        self._constants = dict(constants)
+        self._sets = {index: self.engine.add_hyperparameters(**values)
+                      for index, values in constants.items()}
+        self._groups: list[tuple[Group, list]] = []
+        self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
+        self._written: list[Entry] = []  # written by the program, and not yet given to the engine
+        for number, bundle in enumerate(_bundles(entries), first_group):
+            self._add_group(f"group{number}", bundle)
+        self.engine.freeze()
+        for group, bundle in self._groups:
+            self._load(group, bundle)
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups)
+
+    def _add_group(self, name: str, bundle: list) -> None:
+        names = [entry.name for entry in bundle]
+        if len(set(names)) < len(names):
+            twice = next(one for one in names if names.count(one) > 1)
+            raise ArgumentError(f"two parameters have the name '{twice}'; the optimizer was not "
+                                "made. Give each a name of its own.")
+        group = self.engine.add_group(name, {
+            entry.name: Parameter(tuple(entry.parameter.shape), NAMES[entry.parameter.dtype],
+                                  self._sets[entry.set_index]) for entry in bundle})
+        self._groups.append((group, bundle))
+        self._names.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
+
+    def _load(self, group: Group, bundle: list) -> None:
+        given = {entry.name: row_major(entry.parameter) for entry in bundle}
+        group.load({name: memory_of(tensor) for name, tensor in given.items()})
+
+    def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
+        self._set_constants(constants)
+        bundles = [(group, [entry for entry in bundle if entry.parameter.grad is not None])
+                   for group, bundle in self._groups]
+        return self._update_bundles([(group, bundle) for group, bundle in bundles if bundle])
+
+    def _set_constants(self, constants: Mapping[int, dict]) -> None:
+        for index, values in constants.items():
+            if index in self._sets and values != self._constants[index]:
+                self.engine.set_hyperparameters(self._sets[index], **values)
+                self._constants[index] = values
+
+    def _update_bundles(self, due: list) -> bool:
+        self._load_written()
+        self._catch_up()
+        for group, bundle in due:
+            self._take_writes(group, bundle)
+        try:
+            for _, bundle in due:
+                self._add_gradients(bundle)
+            skipped = unbroken(lambda: self._step_and_copy(due))
+        except BaseException:
+            with contextlib.suppress(Error):  # an engine that has failed refuses this too
+                self.engine.discard_gradients()  # torch has them, and gives them again
+            raise
+        return not skipped
+
+    def _step_and_copy(self, due: list) -> bool:
+        # A set's learning_rate_scale is its whole rate, so that no product is rounded.
+        skipped = self.engine.step(1.0).skipped
+        self._behind = [] if skipped else list(due)
+        self._catch_up()
+        return skipped
+
+    def _catch_up(self) -> None:
+        """Copies the weights of the last update. If that failed, the next step does it: otherwise
+        the old weights would pass for written ones."""
+        while self._behind:
+            try:
+                self._copy_back(*self._behind[0])
+            except Interrupted:
+                continue
+            self._behind.pop(0)
+
+    def _weights(self, group: Group, bundle: list) -> Iterator[tuple]:
+        """Each entry with the engine's weights. They are valid until the loop's next round."""
+        with group.gather() as gathered:
+            for entry in bundle:
+                parameter = entry.parameter
+                weights = torch.frombuffer(gathered.raw(entry.name), dtype=parameter.dtype)
+                yield entry, weights.view(parameter.shape)
+
+    def _take_writes(self, group: Group, bundle: list) -> None:
+        """Compares bits, not versions: a write to `parameter.data` has no version."""
+        self._written = [entry for entry, weights in self._weights(group, bundle)
+                         if not torch.equal(bits_of(entry.parameter), bits_of(weights))]
+        self._load_written()
+
+    def _load_written(self) -> None:
+        """The engine gathers nothing while a load has ended in the middle, so the next step begins
+        with those that are left."""
+        while self._written:
+            parameter = self._written[0].parameter
+            given = row_major(parameter)
+            self.engine.load_content(self._names[parameter], "weight", memory_of(given))
+            self._written.pop(0)
+
+    def _add_gradients(self, bundle: list) -> None:
+        for entry in bundle:
+            name = self._names[entry.parameter]
+            given = gradient_of(entry, name)
+            self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[NAMES[given.dtype]])
+
+    def _copy_back(self, group: Group, bundle: list) -> None:
+        for entry, weights in self._weights(group, bundle):
+            entry.parameter.copy_(weights)
+
+    # ---- state ----
+    def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
+        self.engine.store(self._names[parameter], content, memory_of(into))
+
+    def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
+        given = row_major(values.to(torch.float32))
+        self.engine.load_content(self._names[parameter], content, memory_of(given))
+
+    def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
+        self.engine.set_step_count(self._names[parameter], steps)
+
+    def steps(self, parameter: torch.Tensor) -> int:
+        return self.engine.step_count(self._names[parameter])
+
+    def plan(self) -> dict:
+        return self.engine.plan()
+
+    def stats(self) -> dict:
+        return self.engine.stats()
+
+    def close(self) -> None:
+        self.engine.close()

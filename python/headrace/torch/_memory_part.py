@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of torch whose whole state is in memory: the rule updates torch's own weights, and
+reads torch's own gradients, with the bits of an engine (headrace_optimizer of headrace/c.h)."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Mapping, Optional
+
+import torch
+
+from .. import _c
+from .._engine import DTYPES
+from .._library import call, new, unbroken
+from ._part import NAMES, Entry, Part, bits_of, gradient_of, row_major
+
+RULES = {"adamw": _c.HEADRACE_ADAMW, "adam": _c.HEADRACE_ADAM, "adagrad": _c.HEADRACE_ADAGRAD,
+         "lion": _c.HEADRACE_LION, "sgd": _c.HEADRACE_SGD,
+         "sgd_momentum": _c.HEADRACE_SGD_MOMENTUM}
+_MOMENTS = {"exp_avg": 0, "exp_avg_sq": 1}
+
+
+class _State:
+    """Of one parameter. `weights` are those after the last update, of 16 bits: a master does not
+    show what the program has written since."""
+
+    def __init__(self, optimizer: Any, entry: Entry) -> None:
+        parameter = entry.parameter
+        self.name, self.steps = entry.name.encode(), 0
+        self.dtype = DTYPES[NAMES[parameter.dtype]]
+        sizes = new(_c.headrace_state_bytes)
+        call("optimizer_state_bytes", optimizer, self.dtype, _c.HEADRACE_MASTER_SPLIT
+             if parameter.dtype == torch.bfloat16 else _c.HEADRACE_MASTER_F32, parameter.numel(),
+             ctypes.byref(sizes))
+        self.moments = [torch.empty(parameter.shape) for size in sizes.moment if size > 0]
+        self.master: Optional[torch.Tensor] = None
+        self.weights: Optional[torch.Tensor] = None
+        if parameter.dtype != torch.float32:
+            self.master = torch.empty(parameter.shape, dtype=torch.int16
+                                      if parameter.dtype == torch.bfloat16 else torch.float32)
+            self.weights = row_major(parameter).clone()
+
+    def tensors(self) -> list:
+        return [*self.moments, *(t for t in (self.master, self.weights) if t is not None)]
+
+    def arrays(self, weight: torch.Tensor) -> Any:
+        arrays = new(_c.headrace_parameter_state, dtype=self.dtype, name=self.name,
+                     elements=weight.numel(), weight=weight.data_ptr(),
+                     layout=_c.HEADRACE_MASTER_SPLIT if weight.dtype == torch.bfloat16
+                     else _c.HEADRACE_MASTER_F32)
+        if self.master is not None:
+            arrays.master = self.master.data_ptr()
+        for at, moment in enumerate(self.moments):
+            arrays.moment[at] = moment.data_ptr()
+        return arrays
+
+    def take_writes(self, weight: torch.Tensor) -> None:
+        """Elements that the program has written begin a new master; the others keep theirs."""
+        if self.weights is None or torch.equal(bits_of(weight), bits_of(self.weights)):
+            return
+        written = bits_of(weight) != bits_of(self.weights)
+        if weight.dtype == torch.bfloat16:
+            self.master[written] = 0  # the residual
+        else:
+            self.master[written] = weight[written].float()
+        self.weights.copy_(weight)
+
+    def full_master(self) -> torch.Tensor:
+        if self.master.dtype == torch.float32:
+            return self.master
+        high = bits_of(self.weights).int() << 16
+        return (high + self.master.int()).view(torch.float32)
+
+    def set_master(self, values: torch.Tensor) -> None:
+        if self.master.dtype == torch.float32:
+            self.master.copy_(values)
+            self.weights.copy_(values)
+            return
+        bits = row_major(values.float()).view(torch.int32)
+        high = (bits + 0x8000) >> 16  # modulo 2^32, as headrace/cpu_optimizer.hpp defines it
+        self.weights.copy_(high.to(torch.int16).view(torch.bfloat16))
+        self.master.copy_((bits - (high << 16)).to(torch.int16))
+
+
+class MemoryPart(Part):
+    def __init__(self, entries: list, rule: str, skips: bool) -> None:
+        super().__init__(entries)
+        options = new(_c.headrace_optimizer_options, rule=RULES[rule], skip_non_finite=int(skips))
+        self._optimizer: Optional[ctypes.c_void_p] = ctypes.c_void_p()
+        call("optimizer_create", ctypes.byref(options), ctypes.byref(self._optimizer))
+        self._skipped = 0
+        try:
+            self._states = {entry.parameter: _State(self._optimizer, entry) for entry in entries}
+            self._initialise()
+        except BaseException:
+            self.close()
+            raise
+
+    def _initialise(self) -> None:
+        weights = [row_major(entry.parameter) for entry in self.entries]
+        arrays = [self._states[entry.parameter].arrays(weight)
+                  for entry, weight in zip(self.entries, weights)]
+        states = (_c.headrace_parameter_state * len(arrays))(*arrays)
+        call("optimizer_initialize", self._optimizer, states, len(arrays))
+
+    # ---- a step ----
+    def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
+        weights = [row_major(entry.parameter) for entry in due]  # those that are strided: copies
+        gradients = [gradient_of(entry, entry.name) for entry in due]
+        states = [self._states[entry.parameter] for entry in due]
+        for state, weight in zip(states, weights):
+            state.take_writes(weight)
+        sets = {index: ctypes.pointer(new(_c.headrace_hyperparameters, **values))
+                for index, values in constants.items()}
+        arrays = (_c.headrace_parameter_state * len(due))(
+            *(state.arrays(weight) for state, weight in zip(states, weights)))
+        updates = (_c.headrace_parameter_update * len(due))(
+            *(new(_c.headrace_parameter_update, gradient_dtype=DTYPES[NAMES[gradient.dtype]],
+                  gradient=gradient.data_ptr(), t=state.steps + 1,
+                  hyperparameters=sets[entry.set_index])
+              for entry, state, gradient in zip(due, states, gradients)))
+        return unbroken(lambda: self._step(due, states, weights, arrays, updates))
+
+    def _step(self, due: list, states: list, weights: list, arrays: Any, updates: Any) -> bool:
+        # A set's learning_rate_scale is its whole rate, so that no product is rounded.
+        options = new(_c.headrace_step_options, learning_rate=1.0)
+        result = new(_c.headrace_update_result)
+        call("optimizer_step", self._optimizer, arrays, updates, len(due), ctypes.byref(options),
+             None, ctypes.byref(result))
+        if result.skipped:
+            self._skipped += 1
+            return False
+        for entry, state, weight in zip(due, states, weights):
+            state.steps += 1
+            if state.weights is not None:
+                state.weights.copy_(weight)
+            if weight.data_ptr() != entry.parameter.data_ptr():
+                entry.parameter.copy_(weight)
+            else:
+                torch.autograd.graph.increment_version(entry.parameter)
+        return True
+
+    # ---- state ----
+    def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
+        state = self._states[parameter]
+        if content == "master":
+            into.copy_(state.full_master())
+        else:
+            into.copy_(state.moments[_MOMENTS[content]])
+
+    def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
+        state = self._states[parameter]
+        if content == "master":
+            state.set_master(values)
+        else:
+            state.moments[_MOMENTS[content]].copy_(values)
+
+    def steps(self, parameter: torch.Tensor) -> int:
+        return self._states[parameter].steps
+
+    def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
+        self._states[parameter].steps = steps
+
+    # ---- reports, life ----
+    def plan(self) -> dict:
+        """With the names of an engine's plan."""
+        size = sum(tensor.nbytes for state in self._states.values() for tensor in state.tensors())
+        return {"rows": [{"what": "optimizer state", "tier": "host", "bytes": size}],
+                "host_bytes": size, "device_bytes": 0, "nvme_bytes": 0,
+                "parameters": sum(entry.parameter.numel() for entry in self.entries)}
+
+    def stats(self) -> dict:
+        return {"steps_skipped": self._skipped, "nvme_read_bytes": 0, "nvme_written_bytes": 0}
+
+    def close(self) -> None:
+        if self._optimizer is not None:
+            call("optimizer_destroy", self._optimizer)
+            self._optimizer = None
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # in a forked child, or while Python ends
+            pass
