@@ -588,11 +588,16 @@ class State(Case):
         state = theirs.state_dict()
         ours = self.adamw(parameters)
         ours.load_state_dict(state)
-        self.assertEqual(ours.state[parameters[0]]["step"], 1)
+        self.assertEqual([ours.state[parameter]["step"] for parameter in parameters], [1, 1])
+        ours.step()
+        theirs.step()
+        self.assertEqual([ours.state[parameter]["step"] for parameter in parameters], [2, 2])
+        self.assertEqual({key: set(values) for key, values in ours.state_dict()["state"].items()},
+                         {key: set(values) for key, values in theirs.state_dict()["state"].items()})
         state["state"][7] = state["state"][0]
-        with self.assertRaisesRegex(ValueError, "parameter 7, and this optimizer has 2"):
+        with self.assertRaisesRegex(ValueError, "parameter 7, .*this optimizer has 2"):
             ours.load_state_dict(state)
-        self.assertEqual(ours.state[parameters[0]]["step"], 1)
+        self.assertEqual(ours.state[parameters[0]]["step"], 2)
 
     def test_of_another_rule_or_model_is_refused_and_changes_nothing(self):
         model = model_of()

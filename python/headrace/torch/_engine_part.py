@@ -25,11 +25,11 @@ def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
     bundle: list = []
     elements = 0
     for entry in entries:
-        if bundle and elements + entry.parameter.numel() > _GROUP_ELEMENTS:
+        if bundle and elements + entry.values.numel() > _GROUP_ELEMENTS:
             yield bundle
             bundle, elements = [], 0
         bundle.append(entry)
-        elements += entry.parameter.numel()
+        elements += entry.values.numel()
     if bundle:
         yield bundle
 
@@ -64,13 +64,13 @@ class EnginePart(Part):
             raise ArgumentError(f"two parameters have the name '{twice}'; the optimizer was not "
                                 "made. Give each a name of its own.")
         group = self.engine.add_group(name, {
-            entry.name: Parameter(tuple(entry.parameter.shape), NAMES[entry.parameter.dtype],
+            entry.name: Parameter(tuple(entry.values.shape), NAMES[entry.parameter.dtype],
                                   self._sets[entry.set_index]) for entry in bundle})
         self._groups.append((group, bundle))
         self._names.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
 
     def _load(self, group: Group, bundle: list) -> None:
-        given = {entry.name: row_major(entry.parameter) for entry in bundle}
+        given = {entry.name: row_major(entry.values) for entry in bundle}
         group.load({name: memory_of(tensor) for name, tensor in given.items()})
 
     def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
@@ -121,23 +121,23 @@ class EnginePart(Part):
         """Each entry with the engine's weights. They are valid until the loop's next round."""
         with group.gather() as gathered:
             for entry in bundle:
-                parameter = entry.parameter
-                weights = torch.frombuffer(gathered.raw(entry.name), dtype=parameter.dtype)
-                yield entry, weights.view(parameter.shape)
+                values = entry.values
+                weights = torch.frombuffer(gathered.raw(entry.name), dtype=values.dtype)
+                yield entry, weights.view(values.shape)
 
     def _take_writes(self, group: Group, bundle: list) -> None:
         """Compares bits, not versions: a write to `parameter.data` has no version."""
         self._written = [entry for entry, weights in self._weights(group, bundle)
-                         if not torch.equal(bits_of(entry.parameter), bits_of(weights))]
+                         if not torch.equal(bits_of(entry.values), bits_of(weights))]
         self._load_written()
 
     def _load_written(self) -> None:
         """The engine gathers nothing while a load has ended in the middle, so the next step begins
         with those that are left."""
         while self._written:
-            parameter = self._written[0].parameter
-            given = row_major(parameter)
-            self.engine.load_content(self._names[parameter], "weight", memory_of(given))
+            entry = self._written[0]
+            given = row_major(entry.values)
+            self.engine.load_content(self._names[entry.parameter], "weight", memory_of(given))
             self._written.pop(0)
 
     def _add_gradients(self, bundle: list) -> None:
@@ -148,7 +148,7 @@ class EnginePart(Part):
 
     def _copy_back(self, group: Group, bundle: list) -> None:
         for entry, weights in self._weights(group, bundle):
-            entry.parameter.copy_(weights)
+            entry.values.copy_(weights)
 
     # ---- state ----
     def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:

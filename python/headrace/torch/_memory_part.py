@@ -24,7 +24,7 @@ class _State:
     show what the program has written since."""
 
     def __init__(self, optimizer: Any, entry: Entry) -> None:
-        parameter = entry.parameter
+        parameter = entry.values
         self.name, self.steps = entry.name.encode(), 0
         self.dtype = DTYPES[NAMES[parameter.dtype]]
         sizes = new(_c.headrace_state_bytes)
@@ -96,7 +96,7 @@ class MemoryPart(Part):
             raise
 
     def _initialise(self) -> None:
-        weights = [row_major(entry.parameter) for entry in self.entries]
+        weights = [row_major(entry.values) for entry in self.entries]
         arrays = [self._states[entry.parameter].arrays(weight)
                   for entry, weight in zip(self.entries, weights)]
         states = (_c.headrace_parameter_state * len(arrays))(*arrays)
@@ -104,7 +104,7 @@ class MemoryPart(Part):
 
     # ---- a step ----
     def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
-        weights = [row_major(entry.parameter) for entry in due]  # those that are strided: copies
+        weights = [row_major(entry.values) for entry in due]  # those that are strided: copies
         gradients = [gradient_of(entry, entry.name) for entry in due]
         states = [self._states[entry.parameter] for entry in due]
         for state, weight in zip(states, weights):
@@ -133,8 +133,8 @@ class MemoryPart(Part):
             state.steps += 1
             if state.weights is not None:
                 state.weights.copy_(weight)
-            if weight.data_ptr() != entry.parameter.data_ptr():
-                entry.parameter.copy_(weight)
+            if weight.data_ptr() != entry.values.data_ptr():
+                entry.values.copy_(weight)
             else:
                 torch.autograd.graph.increment_version(entry.parameter)
         return True
@@ -166,7 +166,7 @@ class MemoryPart(Part):
         size = sum(tensor.nbytes for state in self._states.values() for tensor in state.tensors())
         return {"rows": [{"what": "optimizer state", "tier": "host", "bytes": size}],
                 "host_bytes": size, "device_bytes": 0, "nvme_bytes": 0,
-                "parameters": sum(entry.parameter.numel() for entry in self.entries)}
+                "parameters": sum(entry.values.numel() for entry in self.entries)}
 
     def stats(self) -> dict:
         return {"steps_skipped": self._skipped, "nvme_read_bytes": 0, "nvme_written_bytes": 0}

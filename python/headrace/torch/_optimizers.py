@@ -14,7 +14,7 @@ import torch
 from .._errors import ArgumentError, NotFinite, Unsupported, WrongState
 from ._engine_part import EnginePart
 from ._memory_part import MemoryPart
-from ._part import Entry, Part, check, non_finite
+from ._part import Entry, Part, check, local, non_finite, shaped_as
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
 
 
@@ -49,6 +49,9 @@ class Offloaded(torch.optim.Optimizer):
         self._snapshots = Snapshots(snapshots)
         self._parts: list[Part] = []
         self._part_of: dict[torch.Tensor, Part] = {}
+        # Parameters without elements (on this rank) have no part. torch counts their steps too, and
+        # its distributed checkpoints miss state that some ranks lack.
+        self._empty: dict[torch.Tensor, int] = {}
         self._closed = False
         super().__init__(params, defaults)
 
@@ -95,17 +98,27 @@ class Offloaded(torch.optim.Optimizer):
             return loss
         constants = self._all_constants()
         self._snapshots.outdate()
-        for part in self._parts:
-            for parameter in part.step(constants):
-                self._show_steps(parameter)
+        updated = [parameter for part in self._parts for parameter in part.step(constants)]
+        if updated or not self._parts:
+            updated += self._count_empty()
+        for parameter in updated:
+            self._show_steps(parameter)
         return loss
+
+    def _count_empty(self) -> list:
+        empty = [entry.parameter for entry in self._all_entries()
+                 if entry.parameter.grad is not None and entry.values.numel() == 0]
+        for parameter in empty:
+            self._empty[parameter] = self._empty.get(parameter, 0) + 1
+        return empty
 
     def _all_constants(self) -> dict:
         return {index: self._constants(group) for index, group in enumerate(self.param_groups)}
 
     def _show_steps(self, parameter: torch.Tensor) -> None:
         """The part counts; `state` shows it, as other programs expect."""
-        steps = self._part_of[parameter].steps(parameter)
+        part = self._part_of.get(parameter)
+        steps = part.steps(parameter) if part is not None else self._empty.get(parameter, 0)
         if steps > 0:
             self.state[parameter]["step"] = torch.tensor(float(steps))
 
@@ -125,7 +138,7 @@ class Offloaded(torch.optim.Optimizer):
         if self._closed:
             raise WrongState("this optimizer is closed, and its state is gone. Make another one.")
         new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
-               and entry.parameter.requires_grad and entry.parameter.numel() > 0]
+               and entry.parameter.requires_grad and entry.values.numel() > 0]
         if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
             return
         self._add_part(new, self._in_memory if self._is_plain() else self._with_engine)
@@ -164,7 +177,7 @@ class Offloaded(torch.optim.Optimizer):
     def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
         are files there, which the system can write out, and which vanish with the tensors."""
-        for parameter in self._part_of:
+        for parameter in self._flat():
             self._show_steps(parameter)  # Ctrl-C may have come just after an update
         packed = super().state_dict()
         state = {index: {**self.state[parameter], **self._contents(parameter)}
@@ -179,25 +192,27 @@ class Offloaded(torch.optim.Optimizer):
         masters = {} if parameter.dtype == torch.float32 else {"master": "master"}
         tensors = {}
         for name, content in {**self._CONTENTS, **masters}.items():
-            tensors[name] = self._space_for(parameter)
-            self._part_of[parameter].store(parameter, content, tensors[name])
+            space = self._space_for(local(parameter.detach()))
+            if parameter in self._part_of:
+                self._part_of[parameter].store(parameter, content, space)
+            tensors[name] = shaped_as(parameter, space)
         return tensors
 
-    def _space_for(self, parameter: torch.Tensor) -> torch.Tensor:
-        if self._folder is None:
-            return torch.empty(parameter.shape, dtype=torch.float32)
+    def _space_for(self, values: torch.Tensor) -> torch.Tensor:
+        if self._folder is None or values.numel() == 0:
+            return torch.empty(values.shape, dtype=torch.float32)
         with tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder) as file:
             # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
-            os.posix_fallocate(file.fileno(), 0, 4 * parameter.numel())
-            return torch.from_file(file.name, shared=True, size=parameter.numel(),
-                                   dtype=torch.float32).view(parameter.shape)
+            os.posix_fallocate(file.fileno(), 0, 4 * values.numel())
+            return torch.from_file(file.name, shared=True, size=values.numel(),
+                                   dtype=torch.float32).view(values.shape)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
         """Takes state_dict() and full_state_dict() of this class, or the state of torch's optimizer
         of the same rule. After an error in the load itself, there is no state, as before the first
         step."""
-        state, reference = dict(state_dict["state"]), state_dict.get(REFERENCE)
+        state, reference = self._state_in(state_dict), state_dict.get(REFERENCE)
         self._check_state(state)
         if reference is not None:
             check_reference(reference, len(self._flat()))
@@ -211,6 +226,20 @@ class Offloaded(torch.optim.Optimizer):
         except BaseException:
             self._drop_parts()  # half of a state would pass for a whole one
             raise
+
+    def _state_in(self, state_dict: Mapping[str, Any]) -> dict:
+        """By number of the parameter. Its groups say in which order it names them: with numbers, or
+        with names, as torch's distributed checkpoints do."""
+        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+        numbers = {key: number for number, key in enumerate(keys)}
+        unknown = [key for key in state_dict["state"] if key not in numbers]
+        if unknown or len(keys) != len(self._flat()):
+            what = f"has state of parameter {unknown[0]}, which is in none of its groups" \
+                if unknown else f"is of {len(keys)} parameters"
+            raise ArgumentError(f"the state_dict {what}, and this optimizer has "
+                                f"{len(self._flat())}; nothing was loaded. Load the state of the "
+                                "same model.")
+        return {numbers[key]: values for key, values in state_dict["state"].items()}
 
     def _load_state(self, state: Mapping[int, Any]) -> None:
         self._register(must=True)
@@ -230,10 +259,6 @@ class Offloaded(torch.optim.Optimizer):
     def _check_state(self, state: dict) -> None:
         flat = self._flat()
         for index, values in state.items():
-            if index not in range(len(flat)):
-                raise ArgumentError(f"the state_dict has state of parameter {index}, and this "
-                                    f"optimizer has {len(flat)}; nothing was loaded. Load the "
-                                    "state of the same model.")
             missing = {*self._KEYS, *self._CONTENTS} - set(values)
             if missing or "max_exp_avg_sq" in values:
                 raise ArgumentError(f"the state of parameter {index} "
@@ -248,16 +273,18 @@ class Offloaded(torch.optim.Optimizer):
                                         "state of the same model.")
 
     def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
-        if parameter.numel() == 0:
-            return  # torch keeps state of these too
+        if local(parameter.detach()).numel() == 0:
+            self._empty[parameter] = int(values.get("step", 1))
+            self._show_steps(parameter)
+            return
         part = self._part_of.get(parameter)
         if part is None:
             raise Unsupported("there is state for a parameter that is frozen now; no state "
                               "was loaded. Set requires_grad first, and load again.")
         if parameter.dtype != torch.float32 and "master" in values:
-            part.load(parameter, "master", values["master"])
+            part.load(parameter, "master", local(values["master"]))
         for name, content in self._CONTENTS.items():
-            part.load(parameter, content, values[name])
+            part.load(parameter, content, local(values[name]))
         part.set_steps(parameter, int(values.get("step", 1)))  # torch's SGD does not count
         self._show_steps(parameter)
 
@@ -273,7 +300,7 @@ class Offloaded(torch.optim.Optimizer):
         self._snapshots.outdate()
         for part in self._parts:
             part.close()
-        self._parts, self._part_of = [], {}
+        self._parts, self._part_of, self._empty = [], {}, {}
         self.state.clear()
 
     def close(self) -> None:

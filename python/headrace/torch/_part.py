@@ -13,6 +13,20 @@ NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The shard of this rank, of a tensor that is divided among ranks (FSDP2's DTensor)."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def shaped_as(tensor: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+    """The inverse: `shard` as this rank's part of a tensor that is divided as `tensor`."""
+    if not hasattr(tensor, "to_local"):
+        return shard
+    from torch.distributed.tensor import DTensor  # where there is one, it is loaded
+    return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False,
+                              shape=tensor.shape, stride=tensor.stride())
+
+
 class Entry(NamedTuple):
     """A parameter of torch, and its place."""
 
@@ -20,16 +34,21 @@ class Entry(NamedTuple):
     name: str  # within its group
     set_index: int  # of torch's param_groups
 
+    @property
+    def values(self) -> torch.Tensor:
+        """What this rank updates."""
+        return local(self.parameter.detach())
+
 
 def check(parameter: torch.Tensor, name: str) -> None:
     """Raises Unsupported for a parameter that no engine can update."""
-    found = None
+    found, parameter = None, local(parameter.detach())
     if parameter.device.type != "cpu":
         found = f"is on {parameter.device}"
     elif parameter.dtype not in NAMES:
         found = f"has the dtype {parameter.dtype}"
-    elif parameter.layout != torch.strided or type(parameter.data) is not torch.Tensor:
-        found = f"is a {type(parameter.data).__name__} of layout {parameter.layout}"
+    elif parameter.layout != torch.strided or type(parameter) is not torch.Tensor:
+        found = f"is a {type(parameter).__name__} of layout {parameter.layout}"
     if found is not None:
         raise Unsupported(
             f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
@@ -53,7 +72,7 @@ def memory_of(tensor: torch.Tensor) -> ctypes.Array:
 
 def gradient_of(entry: Entry, name: str) -> torch.Tensor:
     """Its gradient, row-major and of a dtype that the rules read."""
-    gradient = entry.parameter.grad
+    gradient = local(entry.parameter.grad)
     if gradient.layout != torch.strided or gradient.dtype not in NAMES:
         raise Unsupported(
             f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
@@ -124,6 +143,6 @@ class Part:
 def non_finite(parameters: Iterable[Any]) -> Optional[torch.Tensor]:
     """The first parameter whose gradient holds NaN or infinity."""
     for parameter in parameters:
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+        if parameter.grad is not None and not torch.isfinite(local(parameter.grad)).all():
             return parameter
     return None

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""trainers_test.py FOLDER: headrace.torch.AdamW in the trainers that people use, each where it is
+installed: a run with its state on a drive has the losses, norms and weights of the same run in
+memory, and so has one that was ended and resumed. FOLDER lies on a drive.
+
+To run all of it: pip install transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6
+"""
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+import warnings
+
+sys.dont_write_bytecode = True
+try:
+    import torch
+except ImportError as missing:
+    print(f"torch cannot be imported: {missing}")
+    sys.exit(77)
+from headrace.torch import AdamW  # noqa: E402
+
+PACKAGES = ("torch", "transformers", "accelerate", "lightning")
+STEPS = 6
+
+
+def has(*packages):
+    return all(importlib.util.find_spec(package) for package in packages)
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2))
+
+
+def rows(count):
+    return torch.randint(0, 128, (count, 16), generator=torch.Generator().manual_seed(1))
+
+
+class Trainers(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.opened = []
+        self.addCleanup(lambda: [optimizer.close() for optimizer in self.opened])
+
+    def adamw(self, parameters, place, **options):
+        options.update({"memory": {}, "nvme": {"nvme": str(self.folder)},
+                        "snapshots": {"nvme": str(self.folder),
+                                      "snapshots": str(self.folder / "snapshots")}}[place])
+        self.opened.append(AdamW(parameters, lr=1e-2, **options))
+        return self.opened[-1]
+
+    def check(self, run):
+        """run(place, folder, stop, resume) -> what is compared, and the weights."""
+        whole = run("memory", self.folder / "whole", None, False)
+        self.assertGreaterEqual(len(whole[0]), STEPS)
+        for place in ("nvme", "snapshots"):
+            with self.subTest(place=place):
+                self.assert_same(run(place, self.folder / place, None, False), whole)
+                ended = self.folder / (place + "-ended")
+                run(place, ended, STEPS // 2, False)
+                resumed = run(place, ended, None, True)
+                self.assertEqual(resumed[0], whole[0][-len(resumed[0]):])
+                self.assert_same_weights(resumed[1], whole[1])
+
+    def assert_same(self, one, other):
+        self.assertEqual(one[0], other[0])
+        self.assert_same_weights(one[1], other[1])
+
+    def assert_same_weights(self, one, other):
+        self.assertEqual(set(one), set(other))
+        for name, values in one.items():
+            self.assertTrue(torch.equal(values, other[name]), name)
+
+
+def weights_of(model):
+    return {name: values.clone() for name, values in model.state_dict().items()}
+
+
+@unittest.skipUnless(has("transformers", "accelerate"), "transformers and accelerate are needed")
+class HuggingFace(Trainers):
+    def run_trainer(self, place, folder, stop, resume):
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **_more):
+                control.should_training_stop = state.global_step == stop
+
+        model = llama()
+        data = [{"input_ids": row, "labels": row} for row in rows(24)]
+        arguments = TrainingArguments(
+            output_dir=str(folder), per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            max_steps=STEPS, use_cpu=True, report_to=[], logging_steps=1, save_steps=STEPS // 2,
+            disable_tqdm=True, max_grad_norm=1.0, gradient_checkpointing=True,
+            lr_scheduler_type="cosine", warmup_steps=2)
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Stop()],
+                          optimizers=(self.adamw(model.parameters(), place), None))
+        trainer.train(resume_from_checkpoint=resume)
+        history = [(row["loss"], row["grad_norm"], row["learning_rate"])
+                   for row in trainer.state.log_history if "loss" in row]
+        return history, weights_of(model)
+
+    def test_trainer(self):
+        self.check(self.run_trainer)
+
+    def test_its_checkpoints_hold_a_reference_where_there_are_snapshots(self):
+        self.run_trainer("snapshots", self.folder / "run", 3, False)
+        sizes = [(self.folder / "run/checkpoint-3" / name).stat().st_size
+                 for name in ("optimizer.pt", "model.safetensors")]
+        self.assertLess(sizes[0], sizes[1] / 20)
+
+
+@unittest.skipUnless(has("transformers", "accelerate"), "transformers and accelerate are needed")
+class Accelerate(Trainers):
+    def run_loop(self, place, folder, stop, resume):
+        from accelerate import Accelerator
+        from accelerate.utils import set_seed
+        set_seed(3)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+        loader = torch.utils.data.DataLoader(rows(8 * STEPS), batch_size=4)
+        model = llama()
+        optimizer = self.adamw(model.parameters(), place)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader,
+                                                                  scheduler)
+        first = 0
+        if resume:
+            accelerator.load_state(str(folder))
+            first = STEPS // 2
+        seen = []
+        batches = accelerator.skip_first_batches(loader, 2 * first)
+        for number, batch in enumerate(batches, 2 * first):
+            with accelerator.accumulate(model):
+                loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+                accelerator.backward(loss)
+                norm = None
+                if accelerator.sync_gradients:
+                    norm = accelerator.clip_grad_norm_(model.parameters(), 1.0).item()
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            seen.append((loss.item(), norm))
+            if stop and number + 1 == 2 * stop:
+                accelerator.save_state(str(folder))
+                break
+        return seen, weights_of(accelerator.unwrap_model(model))
+
+    def test_its_loop(self):
+        self.check(self.run_loop)
+
+
+@unittest.skipUnless(has("transformers", "lightning"), "transformers and lightning are needed")
+class Lightning(Trainers):
+    def run_fit(self, place, folder, stop, resume):
+        import lightning
+        from lightning.pytorch.callbacks import ModelCheckpoint
+        case = self
+
+        class Model(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.model, self.seen = llama(), []
+
+            def training_step(self, batch, _index):
+                loss = self.model(input_ids=batch, labels=batch, use_cache=False).loss
+                self.seen.append(loss.item())
+                return loss
+
+            def configure_optimizers(self):
+                optimizer = case.adamw(self.model.parameters(), place)
+                return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+        # An epoch is one step.
+        trainer = lightning.Trainer(
+            accelerator="cpu", max_epochs=stop or STEPS, gradient_clip_val=1.0,
+            accumulate_grad_batches=2, logger=False, enable_progress_bar=False,
+            enable_model_summary=False,
+            callbacks=[ModelCheckpoint(dirpath=folder, save_last=True, save_top_k=0)])
+        model = Model()
+        trainer.fit(model, torch.utils.data.DataLoader(rows(8), batch_size=4),
+                    ckpt_path=str(folder / "last.ckpt") if resume else None)
+        return model.seen, weights_of(model.model)
+
+    def test_fit(self):
+        self.check(self.run_fit)
+
+
+SHARDED = textwrap.dedent("""
+    import os, sys, torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from headrace.torch import AdamW
+    torch.set_num_threads(1)
+    folder = sys.argv[1]
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+
+    def made(nvme):
+        torch.manual_seed(0)
+        # 35 rows: the shards of two ranks differ in length.
+        model = torch.nn.Sequential(torch.nn.Linear(16, 35), torch.nn.Tanh(),
+                                    torch.nn.Linear(35, 1))
+        for layer in (model[0], model[2]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model, AdamW(model.parameters(), lr=1e-2, nvme=nvme)
+
+    def train(model, optimizer, first, last):
+        seen = []
+        for step in range(first, last):
+            torch.manual_seed(100 * step + dist.get_rank())
+            loss = (model(torch.randn(8, 16)) - 1).pow(2).mean()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append((loss.item(), norm.full_tensor().item()))
+        return seen
+
+    def weights(model):
+        return [parameter.full_tensor() for parameter in model.parameters()]
+
+    def equal(one, other):
+        return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other)))
+
+    in_memory, its = made(None)
+    expected = train(in_memory, its, 0, 6)
+    model, optimizer = made(folder)
+    seen = train(model, optimizer, 0, 3)
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+    dcp.save(state, checkpoint_id=folder + "/dcp")
+    optimizer.close()
+
+    model, optimizer = made(folder)
+    train(model, optimizer, 0, 1)  # so that there is state to load into
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer)))
+    dcp.load(state, checkpoint_id=folder + "/dcp")
+    set_state_dict(model, optimizer, model_state_dict=state["model"],
+                   optim_state_dict=state["optimizer"])
+    seen += train(model, optimizer, 3, 6)
+    assert seen == expected, (seen, expected)
+    assert equal(model, in_memory)
+    its.close()
+    optimizer.close()
+    dist.destroy_process_group()
+    print("same")
+    """)
+
+
+@unittest.skipUnless(torch.distributed.is_available(), "torch has no ranks")
+class Fsdp2(Trainers):
+    def test_two_ranks_with_shards_of_their_own(self):
+        store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577", "WORLD_SIZE": "2"}
+        ranks = [subprocess.Popen([sys.executable, "-c", SHARDED, str(self.folder)], text=True,
+                                  env={**os.environ, **store, "RANK": rank, "LOCAL_RANK": rank},
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                 for rank in ("0", "1")]
+        ends = [rank.communicate(timeout=300) for rank in ranks]
+        self.assertEqual([out.strip() for out, _ in ends], ["same", "same"],
+                         "\n".join(error[-3000:] for _, error in ends))
+
+
+if __name__ == "__main__":
+    FOLDER = os.path.abspath(sys.argv[1])
+    warnings.filterwarnings("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if has(name)))
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
