@@ -5,10 +5,15 @@ import io
 import itertools
 import math
 import os
+import pathlib
 import pickle
+import random
+import re
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 import warnings
@@ -787,6 +792,92 @@ class Refusals(Case):
             optimizer.step()
 
 
+ALONE = '''
+import os, random, resource, signal, sys, threading, time, torch
+from headrace.torch import AdamW
+folder, what = sys.argv[1:3]
+weight = torch.nn.Parameter(torch.ones(1 << 18))
+optimizer = AdamW([weight], nvme=folder, snapshots=folder + "/snapshots")
+
+def step():
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+
+if what == "full":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    try:
+        step()
+    except OSError as error:
+        assert folder in str(error), error
+        assert torch.equal(weight, torch.ones(1 << 18))
+        sys.exit(23)
+if what == "exit":
+    step()  # and no close()
+if what == "killed":
+    for number in range(10 ** 6):
+        step()
+        torch.save([optimizer.state_dict(), weight], folder + "/new")
+        os.rename(folder + "/new", folder + "/saved")
+        print(number, flush=True)
+'''
+
+
+class Faults(Case):
+    def alone(self, what, **options):
+        return subprocess.Popen([sys.executable, "-c", ALONE, self.folder.name, what],
+                                stdout=subprocess.PIPE, text=True, **options)
+
+    def left(self):
+        return sorted(path.name for path in pathlib.Path(self.folder.name).iterdir()
+                      if path.name not in ("snapshots", "saved", "new"))
+
+    def test_a_full_drive_stops_the_first_step_and_leaves_the_model(self):
+        with self.alone("full") as process:
+            process.communicate()
+        self.assertEqual((process.returncode, self.left()), (23, []))
+
+    def test_a_process_that_ends_without_close_leaves_nothing(self):
+        with self.alone("exit") as process:
+            process.communicate()
+        self.assertEqual((process.returncode, self.left()), (0, []))
+
+    def test_a_swap_file_that_was_cut_is_an_error_of_the_step(self):
+        parameter = torch.nn.Parameter(torch.ones(1 << 18))
+        optimizer = self.adamw([parameter], nvme=self.folder.name)
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        before = parameter.detach().clone()
+        files = [path for path in pathlib.Path(self.folder.name).rglob("*")
+                 if path.is_file() and path.stat().st_size > 1 << 20]
+        self.assertTrue(files)
+        for path in files:
+            os.truncate(path, 4096)
+        with self.assertRaisesRegex(OSError, re.escape(self.folder.name)):
+            optimizer.step()
+        self.assertTrue(torch.equal(parameter, before))
+        with self.assertRaises(headrace.Error):  # it does not go on as if nothing had been
+            optimizer.step()
+
+    def test_kills_in_a_save_leave_the_one_before(self):
+        seed = int(os.environ.get("HEADRACE_TEST_SEED", time.time_ns() % 10 ** 6))
+        print(f"HEADRACE_TEST_SEED={seed}")
+        drawn = random.Random(seed)
+        for _ in range(5):
+            with self.alone("killed") as process:
+                for _ in range(drawn.randint(1, 3)):
+                    made = int(process.stdout.readline())
+                time.sleep(drawn.random() * 0.05)
+                process.kill()
+                made = max([made, *(int(line) for line in process.stdout.read().split())])
+            state, weight = torch.load(self.folder.name + "/saved", weights_only=True)
+            follower = self.adamw([weight], nvme=self.folder.name)
+            follower.load_state_dict(state)
+            steps = follower.full_state_dict()["state"][0]["step"].item()
+            self.assertIn(steps, (made + 1, made + 2))
+            follower.close()
+
+
 class Process(Case):
     def test_forked_data_loaders_read_the_weights(self):
         model = model_of()
@@ -846,4 +937,4 @@ if __name__ == "__main__":
     # A shell that runs this in the background has it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     FOLDER = os.path.abspath(sys.argv[1])
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])
