@@ -35,18 +35,25 @@ from measured import ROOT, median
 SIZES = {"51": (["--layers", "16", "--hidden", "512", "--heads", "8"], 16_000_000, 8, 13, 415e6),
          "353": (["--layers", "28", "--hidden", "1024", "--heads", "16"], 50_000_000, 4, 7, 1.6e9)}
 THEIRS = {"nvme": "zero3-nvme", "pipelined": "zero3-nvme-pipelined", "cpu": "zero3-cpu",
-          "torch": "ram"}
+          "torch": "ram", "nvme-on": "zero3-nvme on headrace",
+          "pipelined-on": "zero3-nvme-pipelined on headrace", "cpu-on": "zero3-cpu on headrace"}
 OURS = {"budget": "train_gpt, a budget", "nothing": "train_gpt, nothing resident",
         "memory": "train_gpt, in host memory"}
 ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
          "pipelined": "the same with pipeline_read and pipeline_write",
          "cpu": "ZeRO-3, both in host memory",
+         "nvme-on": "ZeRO-3 on NVMe, with the operations of headrace (docs/python.md)",
+         "pipelined-on": "the same with pipeline_read and pipeline_write",
+         "cpu-on": "ZeRO-3 in host memory, with the operations of headrace",
          "torch": "torch alone: bf16 weights, f32 masters, a fused AdamW",
          "budget": "train_gpt on NVMe, as much in host memory as --budget lets it",
          "nothing": "train_gpt on NVMe, nothing resident",
          "memory": "train_gpt, all in host memory"}
+# Those on headrace need its wheel in --python.
+DEFAULT = [case for case in ABOUT if not case.endswith("-on")]
 RATIOS = [("budget", "nvme"), ("budget", "pipelined"), ("nothing", "nvme"),
-          ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch")]
+          ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch"),
+          ("nvme-on", "nvme"), ("pipelined-on", "pipelined"), ("cpu-on", "cpu")]
 SHORTEST_TEXT = 2 * (128 + 1)  # bytes: train_gpt wants a sequence to train on and one held out
 
 
@@ -86,7 +93,9 @@ class Cases:
         self.budget = asked.budget or int(budget)
 
     def theirs(self, mode, steps):
+        mode, _, on_headrace = mode.partition(" on ")
         words = [self.asked.python, str(self.asked.trainer), "--mode", mode, *self.shape,
+                 *(["--on-headrace"] if on_headrace else []),
                  "--nvme", self.drive, "--text", str(self.asked.text),
                  "--steps", str(steps), "--sub-group", str(self.tile)]
         folder = str(pathlib.Path(self.asked.python).absolute().parent)
@@ -249,9 +258,12 @@ def fault(asked):
     if theirs and not os.path.isfile(asked.trainer):
         return f"--trainer {asked.trainer} is no file. Leave the option out."
     modules = ["torch"] if theirs == {"torch"} else ["torch", "deepspeed"]
+    if any(case.endswith("-on") for case in theirs):
+        modules.append("headrace")
     if theirs and (missing := missing_modules(asked.python, modules)):
         return (f"--python {asked.python} has no {' and no '.join(missing)}. Name one that has: "
-                "python3 -m venv V && V/bin/pip install torch==2.11.0 deepspeed==0.19.8")
+                "python3 -m venv V && V/bin/pip install torch==2.11.0 deepspeed==0.19.8, and for the "
+                "cases that end with -on the wheel of ./dev --wheel")
     if asked.json and (os.path.isdir(asked.json) or not os.access(asked.json.parent, os.W_OK)):
         return f"--json {asked.json} cannot be written. Name a file in a folder that is there."
     return None
@@ -279,7 +291,7 @@ def read_options():
     options.add_argument("--budget", type=size, metavar="SIZE",
                          help="of train_gpt's engine in the case budget: 512MiB, 1GiB, 415MB or "
                          "bytes [415MB, of size 353 1.6GB]")
-    options.add_argument("--cases", type=case_names, default=[*ABOUT], metavar="WORD,...",
+    options.add_argument("--cases", type=case_names, default=DEFAULT, metavar="WORD,...",
                          help="those to run, in the order given; listed below [all]")
     options.add_argument("--trainer", type=pathlib.Path, metavar="FILE",
                          default=pathlib.Path(__file__).with_name("deepspeed_trainer.py"),

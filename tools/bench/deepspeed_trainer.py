@@ -4,11 +4,13 @@
 
   tools/bench/deepspeed_trainer.py --mode MODE --nvme DIR --text FILE [--layers N] [--hidden N]
                                    [--heads N] [--seq N] [--batch N] [--steps N] [--sub-group N]
+                                   [--on-headrace]
 
 For against_deepspeed.py, which runs it beside train_gpt. MODE is zero3-nvme or
 zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), or ram
 (no DeepSpeed: bf16 weights, f32 masters, a fused AdamW). Wants torch and deepspeed in this Python,
-libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use.
+libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use. --on-headrace
+takes them from the package headrace, which this Python then has to have.
 
 Prints "step N: ..." after each step, and a JSON object as its last line. Where the CPU is not
 fast in bf16 its products are computed in f32, as train_gpt does.
@@ -178,6 +180,8 @@ def deepspeed_settings(asked):
 
 class UnderDeepSpeed:
     def __init__(self, asked):
+        if asked.on_headrace:
+            import headrace.deepspeed
         import deepspeed
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -254,6 +258,8 @@ def main():
     for name, value in (("layers", 16), ("hidden", 512), ("heads", 8), ("seq", 128), ("batch", 1),
                         ("steps", 8), ("sub-group", 16_000_000)):
         options.add_argument(f"--{name}", type=int, default=value)
+    options.add_argument("--on-headrace", action="store_true",
+                         help="DeepSpeed's operations are those of headrace")
     asked = options.parse_args()
     # Unwinds, so that what is on the drive and torch's lock on a compilation do not stay behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
