@@ -262,8 +262,8 @@ def fault(asked):
         modules.append("headrace")
     if theirs and (missing := missing_modules(asked.python, modules)):
         return (f"--python {asked.python} has no {' and no '.join(missing)}. Name one that has: "
-                "python3 -m venv V && V/bin/pip install torch==2.11.0 deepspeed==0.19.8, and for the "
-                "cases that end with -on the wheel of ./dev --wheel")
+                "python3 -m venv V && V/bin/pip install torch==2.11.0 deepspeed==0.19.8, and for "
+                "cases with -on the wheel of ./dev --wheel")
     if asked.json and (os.path.isdir(asked.json) or not os.access(asked.json.parent, os.W_OK)):
         return f"--json {asked.json} cannot be written. Name a file in a folder that is there."
     return None

@@ -98,7 +98,10 @@ class Offloaded(torch.optim.Optimizer):
             return loss
         constants = self._all_constants()
         self._snapshots.outdate()
-        updated = [parameter for part in self._parts for parameter in part.step(constants)]
+        try:
+            updated = [parameter for part in self._parts for parameter in part.step(constants)]
+        except NotFinite as error:  # its advice is for the engine's caller
+            raise self._not_finite(non_finite(self._part_of)) from error
         if updated or not self._parts:
             updated += self._count_empty()
         for parameter in updated:
@@ -126,9 +129,14 @@ class Offloaded(torch.optim.Optimizer):
         """A part updates all of its parameters or none. With several, torch looks first."""
         found = non_finite(self._part_of) if len(self._parts) > 1 else None
         if found is not None and not self._skips():
-            raise NotFinite(f"the gradient of '{self._part_of[found].name_of(found)}' holds NaN or "
-                            "infinity; nothing was updated. Lower the rate, or scale the loss.")
+            raise self._not_finite(found)
         return found is not None
+
+    def _not_finite(self, found: Optional[torch.Tensor]) -> NotFinite:
+        name = next((entry.name for entry in self._all_entries() if entry.parameter is found), "?")
+        return NotFinite(
+            f"the gradient of '{name}' holds NaN or infinity; nothing was updated. Lower the rate, "
+            'scale the loss, or skip such steps: config={"headrace": {"non_finite": "skip"}}.')
 
     def _skips(self) -> bool:
         return self._settings["headrace"].get("non_finite") == "skip"
