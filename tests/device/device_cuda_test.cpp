@@ -147,9 +147,11 @@ TEST_P(Landing, GivesTheSameWhereTheSumIsNotPinned) {
 // More than all slots hold, cut where pieces end.
 TEST_P(Landing, TakesGradientsOfAnySizeInStretches) {
   const Stream stream = make_foreign_stream();
+  compare(DType::kF32, DType::kBf16, {7'000'001, 1, 65536}, 1, true, true, stream);
+#if !defined(__SANITIZE_THREAD__)  // under which each takes a minute
   compare(DType::kBf16, DType::kBf16, {14'000'123, 11'111, 65536}, 1, true, true, stream);
   compare(DType::kBf16, DType::kF32, {14'000'123, 65536, 65536}, 2, true, true, stream);
-  compare(DType::kF32, DType::kBf16, {7'000'001, 1, 65536}, 1, true, true, stream);
+#endif
 }
 
 TEST_P(Landing, RefusesPiecesLargerThanASlot) {
