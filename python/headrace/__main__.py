@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m headrace: the program `headrace` that came with this package."""
+"""python -m headrace: the program `headrace` that came with this package. Beside its subcommands,
+`report` draws pages of what the program measured."""
 from __future__ import annotations
 
 import importlib.metadata
@@ -19,7 +20,19 @@ def _program() -> Optional[str]:
     return str(scripts[0].locate()) if scripts else None
 
 
+def _report() -> int:
+    try:
+        from headrace.report.main import main as report
+    except ImportError:
+        sys.exit("the reports are not part of this installation, so nothing was drawn. Install the "
+                 "wheel, or run `python3 scripts/report` in Headrace's folder.")
+    del sys.argv[1]
+    return report()
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["report"]:
+        sys.exit(_report())
     program = os.environ.get("HEADRACE_PROGRAM") or _program()
     if program is None:
         sys.exit("the program headrace is not part of this installation, so nothing was run. "

@@ -98,6 +98,12 @@ class Wheel(unittest.TestCase):
         self.assertEqual(self.inside("python", "-m", "headrace", "--version"), version)
         self.assertIn("O_DIRECT", self.inside("python", "-m", "headrace", "doctor", "."))
 
+    def test_brings_the_reports(self):
+        self.assertIn("compare A.json B.json",
+                      self.inside("python", "-m", "headrace", "report", "--help"))
+        with self.assertRaisesRegex(AssertionError, "exit 2\n.*none.json"):
+            self.inside("python", "-m", "headrace", "report", "compare", "none.json", "none.json")
+
     def test_trains_with_nothing_else_installed(self):
         output = self.inside("python", "-c", ENGINE).splitlines()
         self.assertEqual(output[0], "[0.495, 1.49, 2.485, 3.48]")
