@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error_text.hpp"
@@ -12,8 +13,10 @@
 #include "checkpoint/convert.hpp"
 #include "checkpoint/damage.hpp"
 #include "checkpoint/facts.hpp"
+#include "checkpoint/join.hpp"
 #include "checkpoint/place.hpp"
 #include "command_line/command_line.hpp"
+#include "command_line/quantities.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/error.hpp"
 #include "program/output.hpp"
@@ -30,7 +33,11 @@ constexpr const char* kCheckpointDescription =
     "  inspect DIR      what it holds: rule, parameters, steps, files; --tensors: every tensor\n"
     "  verify DIR       compares every byte with its checksum, and names all that is damaged\n"
     "  convert FROM TO  makes TO, a checkpoint, from FROM, a universal one of DeepSpeed; or a\n"
-    "                   universal one from a checkpoint. Runs nothing that a pickle asks for\n\n"
+    "                   universal one from a checkpoint. Runs nothing that a pickle asks for\n"
+    "  join FROM TO     makes TO, a checkpoint, from the checkpoint FROM: its weights in one "
+    "file,\n"
+    "                   its states in one file, or in files of --file-bytes. Verifies every "
+    "byte\n\n"
     "DIR is a checkpoint, or a folder with several: then inspect and verify list them, and the "
     "file\n"
     "`latest` in it chooses one. Inspect and verify only read.\n";
@@ -43,8 +50,11 @@ struct CheckpointOptions {
   std::string json;
   bool tensors = false;
   ConvertOptions convert;
-  std::vector<std::string> for_convert;  // options that were given and are for it alone
+  JoinOptions join;
+  // Options that were given and are for one action alone: its name and theirs.
+  std::vector<std::pair<std::string, std::string>> for_one;
   const std::string& action() const { return words[0]; }
+  bool makes_a_folder() const { return action() == "convert" || action() == "join"; }
 };
 
 // ---- what is in a folder ----
@@ -184,6 +194,29 @@ int convert(const CheckpointOptions& o, std::FILE* out, Json& report) {
   return kDone;
 }
 
+// ---- join ----
+
+std::string joined_text(const Joined& done, const std::string& to) {
+  std::string text =
+      fmt::format("{}: made from {}\n  {} tensors in {} files, {}; before in {} files\n", to,
+                  done.folder, grouped(done.tensors), grouped(done.files),
+                  base::format_bytes(done.written_bytes), grouped(done.files_before));
+  for (const std::string& one : done.left_out)
+    text += "  left out: " + one + ", which is not the checkpoint's\n";
+  return text;
+}
+
+int join(const CheckpointOptions& o, std::FILE* out, Json& report) {
+  const Joined done = join_checkpoint(o.join);
+  print_to(out, "{}", joined_text(done, o.join.to));
+  report["from"] = {{"folder", done.folder}, {"files", done.files_before}};
+  report["to"] = {{"folder", o.join.to}, {"files", done.files}};
+  report["tensors"] = done.tensors;
+  report["written_bytes"] = done.written_bytes;
+  report["left_out"] = done.left_out;
+  return kDone;
+}
+
 // ---- all ----
 
 int look(const CheckpointOptions& o, std::FILE* out, Json& report) {
@@ -213,7 +246,9 @@ int act(const CheckpointOptions& o) {
   std::FILE* const out = o.json == "-" ? stderr : stdout;
   Json report = document(kCheckpointProgram);
   report["action"] = o.action();
-  const int exit_code = o.action() == "convert" ? convert(o, out, report) : look(o, out, report);
+  const int exit_code = o.action() == "convert" ? convert(o, out, report)
+                        : o.action() == "join"  ? join(o, out, report)
+                                                : look(o, out, report);
   report["exit_code"] = exit_code;
   command_line::write_report(o.json, dump(report));
   return exit_code;
@@ -221,36 +256,55 @@ int act(const CheckpointOptions& o) {
 
 void check_folders(const CheckpointOptions& o) {
   using command_line::Fault;
-  const bool converts = o.action() == "convert";
-  const std::size_t wanted = converts ? 3 : 2;
+  const bool makes = o.makes_a_folder();
+  const std::size_t wanted = makes ? 3 : 2;
   for (std::size_t i = 1; i < wanted; ++i) {
     if (o.words.size() > i && !o.words[i].empty()) continue;
-    if (converts) throw Fault{"convert needs two folders", "Name the one to read and a new one"};
+    if (makes) throw Fault{o.action() + " needs two folders", "Name the one to read and a new one"};
     throw Fault{o.action() + " needs a folder", "Name one that save_checkpoint() has made"};
   }
   if (o.words.size() > wanted) {
     throw Fault{"'" + o.words[wanted] + "' is one folder too many",
-                converts ? "Name the one to read and a new one" : "Name one checkpoint at a time"};
+                makes ? "Name the one to read and a new one" : "Name one checkpoint at a time"};
   }
 }
 
 void check(CheckpointOptions& o) {
   using command_line::Fault;
-  const char* const give = "Give inspect, verify or convert, then the checkpoint's folder";
+  const char* const give = "Give inspect, verify, convert or join, then the checkpoint's folder";
   if (o.words.empty()) throw Fault{"an action is missing", give};
-  const bool converts = o.action() == "convert";
-  if (!converts && o.action() != "inspect" && o.action() != "verify")
+  if (!o.makes_a_folder() && o.action() != "inspect" && o.action() != "verify")
     throw Fault{"'" + o.action() + "' is no action", give};
   check_folders(o);
   if (o.tensors && o.action() != "inspect")
     throw Fault{"--tensors is for inspect alone", "Leave it out"};
-  if (!converts && !o.for_convert.empty())
-    throw Fault{o.for_convert[0] + " is for convert alone", "Leave it out"};
-  if (converts) {
-    o.convert.from = o.words[1];
-    o.convert.to = o.words[2];
+  for (const auto& [action, option] : o.for_one) {
+    if (action != o.action()) throw Fault{option + " is for " + action + " alone", "Leave it out"};
+  }
+  if (o.makes_a_folder()) {
+    o.convert.from = o.join.from = o.words[1];
+    o.convert.to = o.join.to = o.words[2];
   }
   command_line::check_report_target(o.json);
+}
+
+// Notes that the option was given.
+void is_for(CheckpointOptions& options, const char* action, CLI::Option* option) {
+  option->each([&options, action, name = option->get_name()](const std::string&) {
+    options.for_one.emplace_back(action, name);
+  });
+}
+
+void add_join_options(CLI::App& app, CheckpointOptions& options) {
+  is_for(options, "join",
+         app.add_option_function<std::string>(
+                "--file-bytes",
+                [&join = options.join](const std::string& word) {
+                  join.file_bytes =
+                      command_line::to_bytes("--file-bytes", word, {1, std::uint64_t{1} << 60});
+                },
+                "join: the most bytes of tensors in a file, such as 5GB; else one file takes all")
+             ->type_name("BYTES"));
 }
 
 void set_step(ConvertOptions& convert, const std::string& word) {
@@ -263,10 +317,7 @@ void set_step(ConvertOptions& convert, const std::string& word) {
 void add_convert_options(CLI::App& app, CheckpointOptions& options) {
   using command_line::add_choice;
   ConvertOptions& convert = options.convert;
-  const auto noted = [&options](CLI::Option* option) {
-    const std::string name = option->get_name();
-    option->each([&options, name](const std::string&) { options.for_convert.push_back(name); });
-  };
+  const auto noted = [&options](CLI::Option* option) { is_for(options, "convert", option); };
   noted(add_choice(
       app, "--to", convert.format,
       {{"headrace", CheckpointFormat::kHeadrace}, {"deepspeed", CheckpointFormat::kDeepSpeed}},
@@ -295,10 +346,11 @@ int checkpoint(int argc, const char* const* argv) {
   CheckpointOptions options;
   CLI::App app(kCheckpointDescription, kCheckpointProgram);
   app.footer(kCheckpointFooter);
-  app.add_option("WORDS", options.words, "inspect, verify or convert, then the folder or two")
+  app.add_option("WORDS", options.words, "inspect, verify, convert or join, then the folder or two")
       ->type_name("");
   app.add_flag("--tensors", options.tensors, "inspect: dtype, shape and file of every tensor");
   add_convert_options(app, options);
+  add_join_options(app, options);
   app.add_option("--json", options.json, "File for the report; - is stdout")->type_name("FILE");
   return run_subcommand({.program = kCheckpointProgram,
                          .nothing_done = "nothing was done",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// checkpoint.hpp: `headrace checkpoint`: shows and verifies what save_checkpoint() has made, and
-// converts it to DeepSpeed's format and back.
+// checkpoint.hpp: `headrace checkpoint`: shows and verifies what save_checkpoint() has made, joins
+// its files, and converts it to DeepSpeed's format and back.
 #pragma once
 
 namespace headrace::tools {
