@@ -533,6 +533,19 @@ TEST_F(RunProgram, RefusesACheckpointThatIsInTheWay) {
   EXPECT_NE(err_.find("the checkpoint was written by another program"), std::string::npos) << err_;
 }
 
+TEST_F(RunProgram, RefusesCheckpointsThatTheDiskCannotHold) {
+  const std::vector<std::string> words = {
+      "--hidden", "512", "--save", folder_ / "saved", "--steps", "100000000", "--save-every", "1"};
+  EXPECT_EQ(run(words), 2);
+  EXPECT_NE(err_.find("free; the run needs 100000000 more checkpoints at once, of 45"),
+            std::string::npos)
+      << err_;
+  EXPECT_NE(err_.find("the run was not started. Make room, or give --keep "), std::string::npos)
+      << err_;
+  EXPECT_EQ(script.updates, 0u);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "saved"));
+}
+
 TEST_F(RunProgram, NamesTheLastCheckpointWhereTheNextOneFails) {
   script.fail_at_save = 4;
   EXPECT_EQ(run({"--save", folder_ / "saved", "--save-every", "2"}), 1);

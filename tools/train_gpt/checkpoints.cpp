@@ -4,12 +4,14 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
+#include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "failures.hpp"
 #include "optimizer_cpu/update.hpp"
@@ -20,6 +22,7 @@ namespace fs = std::filesystem;
 using headrace::Code;
 using headrace::base::format_bytes;
 constexpr std::string_view kPrefix = "step-";
+constexpr std::uint64_t kMostKept = 1000;  // that are advised
 
 // Weights, masters and moments; names and checksums take little beside them.
 std::uint64_t checkpoint_bytes(const GptShape& shape, headrace::DType dtype,
@@ -56,6 +59,47 @@ std::uint64_t steps_done(const Training& training) {
   return course.updates + course.skipped;
 }
 
+std::string folder_or_above(std::string folder) {
+  std::error_code ignored;
+  if (fs::exists(folder, ignored)) return folder;
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  const std::size_t slash = folder.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : folder.substr(0, slash);
+}
+
+std::uint64_t most_more(const CheckpointsToMake& run) {
+  const std::uint64_t first = run.done / run.every + 1, last = run.steps / run.every;
+  const std::uint64_t made = last < first ? 0 : last - first + 1;
+  std::uint64_t old = 0, again = 0;
+  for (const std::uint64_t step : run.present) old += step <= run.done;
+  std::uint64_t more = made;
+  if (run.keep > 0) more = std::min(made, run.keep + 1 - std::min(old, run.keep));
+  for (const std::uint64_t step : run.present) {
+    const bool is_made = step % run.every == 0 && step / run.every >= first;
+    again += is_made && step / run.every < first + more;
+  }
+  return more - again;
+}
+
+std::string lack_of_room(const CheckpointsToMake& run, std::uint64_t size_bytes,
+                         std::uint64_t weight_bytes, std::uint64_t free_bytes) {
+  const std::uint64_t more = most_more(run);
+  const std::uint64_t fit =
+      (free_bytes - std::min(free_bytes, weight_bytes)) / std::max<std::uint64_t>(size_bytes, 1);
+  if (more <= fit && weight_bytes <= free_bytes) return {};
+  std::string help = "Make room.";
+  for (std::uint64_t keep = std::min(fit + run.present.size(), kMostKept); keep > 0; --keep) {
+    CheckpointsToMake other = run;
+    other.keep = keep;
+    if (most_more(other) > fit) continue;
+    help = "Make room, or give --keep " + std::to_string(keep) + ".";
+    break;
+  }
+  return format_bytes(free_bytes) + " free; the run needs " + std::to_string(more) +
+         " more checkpoints at once, of " + format_bytes(size_bytes) + " each, and " +
+         format_bytes(weight_bytes) + " for its weights; the run was not started. " + help;
+}
+
 Checkpoints::Checkpoints(const Options& options, headrace::DType dtype,
                          headrace::OptimizerRule rule, World& world, Progress& progress)
     : options_(options), world_(world), progress_(progress) {
@@ -81,7 +125,7 @@ std::vector<std::uint64_t> Checkpoints::present() const {
   return steps;
 }
 
-void Checkpoints::check(std::uint64_t done) const {
+void Checkpoints::check(std::uint64_t done, std::uint64_t weight_bytes) const {
   const std::uint64_t every = options_.save_every;
   if (every == 0 || !world_.speaks()) return;
   for (const std::uint64_t step : present()) {
@@ -92,17 +136,20 @@ void Checkpoints::check(std::uint64_t done) const {
                                      " too; the run was not started. Give --save another folder, "
                                      "--overwrite, or go on from it with --load.");
   }
-  const std::uint64_t made = options_.steps / every - std::min(done, options_.steps) / every;
-  const std::uint64_t at_once = options_.keep > 0 ? std::min(made, options_.keep + 1) : made;
+  check_room({done, options_.steps, every, options_.keep, present()}, weight_bytes);
+}
+
+void Checkpoints::check_room(const CheckpointsToMake& run, std::uint64_t weight_bytes) const {
   struct statvfs space {};
-  if (::statvfs(options_.save_folder.c_str(), &space) != 0) return;  // the first save says why
-  const std::uint64_t free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
-  if (free_bytes / std::max<std::uint64_t>(size_bytes_, 1) >= at_once) return;
-  fail(Code::kNoSpace,
-       "'" + options_.save_folder + "' has " + format_bytes(free_bytes) + " free, and the run's " +
-           std::to_string(at_once) + " checkpoints of " + format_bytes(size_bytes_) +
-           " each need more; the run was not started. Make room, give a larger --save-every, or "
-           "--keep 2.");
+  if (::statvfs(folder_or_above(options_.save_folder).c_str(), &space) != 0) {
+    progress_.message("train_gpt: warning: the free room of '" + options_.save_folder +
+                      "' is unknown: " + headrace::base::errno_text(errno) +
+                      "; a save may find the disk full");
+    return;
+  }
+  const std::string lack =
+      lack_of_room(run, size_bytes_, weight_bytes, std::uint64_t{space.f_bavail} * space.f_frsize);
+  if (!lack.empty()) fail(Code::kNoSpace, "'" + options_.save_folder + "' has " + lack);
 }
 
 std::vector<std::byte> Checkpoints::state_of(const Course& course) const {

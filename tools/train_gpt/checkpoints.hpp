@@ -33,6 +33,23 @@ struct SavedCheckpoint {
   double seconds = 0;
 };
 
+// `folder`, or the one above if it is not there.
+std::string folder_or_above(std::string folder);
+
+// The checkpoints that a run will make after step `done`, and those that are there.
+struct CheckpointsToMake {
+  std::uint64_t done = 0, steps = 0, every = 1;
+  std::uint64_t keep = 0;              // 0: all
+  std::vector<std::uint64_t> present;  // steps, rising
+};
+// How many more than now there are at once, at most: --keep removes old ones, and what is saved
+// again takes the room of the one before.
+std::uint64_t most_more(const CheckpointsToMake& run);
+// What lacks if `free_bytes` are to hold these, each of `size_bytes`, and then the weights; and the
+// one change that helps. "": nothing.
+std::string lack_of_room(const CheckpointsToMake& run, std::uint64_t size_bytes,
+                         std::uint64_t weight_bytes, std::uint64_t free_bytes);
+
 // The last step that a store or a checkpoint has brought; 0: none.
 std::uint64_t steps_done(const Training& training);
 
@@ -42,11 +59,10 @@ class Checkpoints {
   Checkpoints(const Options& options, headrace::DType dtype, headrace::OptimizerRule rule,
               World& world, Progress& progress);
 
-  // The room that one takes; 0 without --save-every.
-  std::uint64_t size_bytes() const noexcept { return size_bytes_; }
   // Throws kInvalidArgument if one that the run will make after step `done` is there already, and
-  // kNoSpace if they will not fit.
-  void check(std::uint64_t done) const;
+  // kNoSpace if they will not fit, and then the weights that the run saves at its end. Warns
+  // if the room cannot be asked for.
+  void check(std::uint64_t done, std::uint64_t weight_bytes) const;
   // What the run's results depend on beside the settings, "--seed 1": kept with the course, and
   // compared when it is continued.
   void set_facts(std::vector<std::string> facts) { facts_ = std::move(facts); }
@@ -64,6 +80,7 @@ class Checkpoints {
   // Steps of checkpoints that are there, rising.
   std::vector<std::uint64_t> present() const;
   void remove(std::uint64_t step) const;
+  void check_room(const CheckpointsToMake& run, std::uint64_t weight_bytes) const;
 
   const Options& options_;
   std::vector<std::string> facts_;

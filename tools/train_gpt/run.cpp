@@ -76,12 +76,7 @@ void check_save_folder(const std::string& folder, bool overwrite, std::uint64_t 
          "'" + file + "' is there already; the run was not started, since its end would replace " +
              "those weights. Give --save another folder, or --overwrite.");
   }
-  std::string existing = folder;
-  if (::stat(folder.c_str(), &status) != 0) {
-    while (existing.size() > 1 && existing.ends_with('/')) existing.pop_back();
-    const std::size_t slash = existing.rfind('/');
-    existing = slash == std::string::npos ? "." : slash == 0 ? "/" : existing.substr(0, slash);
-  }
+  const std::string existing = folder_or_above(folder);
   remove_dead_writes(folder);
   struct statvfs space {};
   int number = 0;
@@ -140,8 +135,7 @@ class Run {
     describe_setting(text, settings);
     world_.compare(facts());
     checkpoints_.emplace(options, recipe.dtype, settings.optimizer, world_, progress_);
-    check_save_folder(options.save_folder, options.overwrite,
-                      saved_bytes(options.shape) + checkpoints_->size_bytes());
+    check_save_folder(options.save_folder, options.overwrite, saved_bytes(options.shape));
     for (const std::string& line : settings.defaults_taken) {
       if (!options.config.empty()) say("train_gpt: " + line);
     }
@@ -161,7 +155,7 @@ class Run {
           "order of batches begin anew");
     }
     checkpoints_->set_facts(course_facts());
-    checkpoints_->check(steps_done(*training));
+    checkpoints_->check(steps_done(*training), saved_bytes(options.shape));
     const TellOnSignal tell([](void* to) noexcept { static_cast<Training*>(to)->interrupt(); },
                             training.get());
     running_ = true;
