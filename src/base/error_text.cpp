@@ -60,4 +60,6 @@ std::string one_line(std::string_view text, std::size_t most) {
   }
   return line;
 }
+
+std::string quoted_name(std::string_view name) { return "'" + one_line(name, 200) + "'"; }
 }  // namespace headrace::base

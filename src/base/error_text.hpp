@@ -16,4 +16,6 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
 
 // `text` on one line: control characters escaped, and cut after about `most` bytes.
 std::string one_line(std::string_view text, std::size_t most = 80);
+// A name that a program or a file has chosen, for errors: "'h.0.w'", on one line.
+std::string quoted_name(std::string_view name);
 }  // namespace headrace::base

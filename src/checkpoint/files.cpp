@@ -23,10 +23,10 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, int error, const std::string& follows) {
-  throw Error(
-      swap::code_of(error),
-      what + ": " + base::errno_text(error) + "; " + follows + "; " + swap::what_helps(error),
-      error);
+  throw Error(swap::code_of(error),
+              what + ": " + base::errno_text(error) + "; " + follows + "; " +
+                  swap::what_helps(error, "folder"),
+              error);
 }
 [[noreturn]] void fail(const Caller& caller, const std::string& what, int error) {
   fail(std::string(caller.call) + ": " + what, error, caller.follows);
@@ -213,8 +213,8 @@ NewFolder::NewFolder(const std::string& directory, const Caller& caller)
     for (const auto& entry : fs::directory_iterator(path_, ignored)) {
       if (is_of_a_save(entry)) continue;
       throw Error(Code::kInvalidArgument,
-                  call + path_ + " has '" + entry.path().filename().string() +
-                      "', which no save has written; nothing was removed or written. Move it, or "
+                  call + path_ + " has " + base::quoted_name(entry.path().filename().string()) +
+                      ", which no save has written; nothing was removed or written. Move it, or "
                       "name another folder.");
     }
     fs::remove_all(path_, ignored);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "checkpoint/chunk_sums.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 
@@ -55,15 +56,15 @@ void place(const Manifest& manifest, const SavedFile& saved, ExpectedByName& exp
   for (const SavedTensor& tensor : saved.tensors) {
     const auto found = expected.find(tensor.name);
     if (found == expected.end()) {
-      refuse_damaged(directory, "manifest.json has the tensor '" + tensor.name + "' in " +
-                                    saved.name + ", which its parameters do not have");
+      refuse_damaged(directory, "manifest.json has the tensor " + base::quoted_name(tensor.name) +
+                                    " in " + saved.name + ", which its parameters do not have");
     }
     const auto [parameter, kept] = found->second;
     headers.push_back(header_of(manifest.parameters[parameter], kept));
     const std::uint64_t size = headers.back().size_bytes;
     if (tensor.checksums.size() != chunks_of(size)) {
       refuse_damaged(directory, "manifest.json has " + std::to_string(tensor.checksums.size()) +
-                                    " checksums of '" + tensor.name + "', not " +
+                                    " checksums of " + base::quoted_name(tensor.name) + ", not " +
                                     std::to_string(chunks_of(size)));
     }
     if (kept) {
@@ -87,7 +88,7 @@ void place_all(const Manifest& manifest, const std::vector<SavedFile>& files,
                ExpectedByName expected, Layout& layout, const std::string& directory) {
   for (const SavedFile& file : files) place(manifest, file, expected, layout, directory);
   if (!expected.empty())
-    refuse_damaged(directory, "manifest.json lacks '" + expected.begin()->first + "'");
+    refuse_damaged(directory, "manifest.json lacks " + base::quoted_name(expected.begin()->first));
 }
 }  // namespace
 
@@ -144,7 +145,8 @@ void assign_files(Manifest& manifest, OptimizerRule rule, std::uint64_t file_byt
 Layout layout_of(const Manifest& manifest, const std::string& directory) {
   const std::optional<OptimizerRule> rule = rule_named(manifest.rule);
   if (!rule) {
-    refuse(directory, "its optimizer.rule '" + manifest.rule + "' is unknown to this library",
+    refuse(directory,
+           "its optimizer.rule " + base::quoted_name(manifest.rule) + " is unknown to this library",
            Code::kUnsupported, "Use the library that saved it.");
   }
   ExpectedByName weights, states;

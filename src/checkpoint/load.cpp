@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error_text.hpp"
 #include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/layout.hpp"
@@ -39,21 +40,21 @@ std::vector<std::uint32_t> match(const Engine& engine, const Manifest& manifest,
     const ParameterSpec& spec = engine.spec({i});
     const std::string& name = engine.full_name({i});
     const auto found = saved.find(name);
-    if (found == saved.end()) differs("it has no '" + name + "'");
+    if (found == saved.end()) differs("it has no " + base::quoted_name(name));
     const SavedParameter& there = manifest.parameters[found->second];
     if (there.dtype != name_of(spec.dtype))
-      differs("'" + name + "' has dtype " + there.dtype + " there, but " + name_of(spec.dtype) +
-              " in the engine");
+      differs(base::quoted_name(name) + " has dtype " + base::one_line(there.dtype) +
+              " there, but " + name_of(spec.dtype) + " in the engine");
     if (there.shape != spec.shape)
-      differs("'" + name + "' has shape " + text_of(there.shape) + " there, but " +
+      differs(base::quoted_name(name) + " has shape " + text_of(there.shape) + " there, but " +
               text_of(spec.shape) + " in the engine");
     if (there.frozen != spec.frozen)
-      differs("'" + name + "' is " + (there.frozen ? "frozen" : "trained") + " there, but " +
-              (spec.frozen ? "frozen" : "trained") + " in the engine");
+      differs(base::quoted_name(name) + " is " + (there.frozen ? "frozen" : "trained") +
+              " there, but " + (spec.frozen ? "frozen" : "trained") + " in the engine");
     indices.push_back(found->second);
     saved.erase(found);
   }
-  if (!saved.empty()) differs("the engine has no '" + saved.begin()->first + "'");
+  if (!saved.empty()) differs("the engine has no " + base::quoted_name(saved.begin()->first));
   return indices;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error_text.hpp"
 #include "engine/engine_core.hpp"
 #include "headrace/error.hpp"
 #include "ranks/meeting.hpp"
@@ -40,9 +41,9 @@ void refuse_stored_frozen(const Engine& engine, const char* call, const std::str
     if (!id) continue;
     throw Error(Code::kWrongState, std::string(call) + " of " + path +
                                        ": the store of this engine has a committed step with the "
-                                       "frozen '" +
-                                       engine.full_name(*id) +
-                                       "', which is not written twice; nothing was changed. Use "
+                                       "frozen " +
+                                       base::quoted_name(engine.full_name(*id)) +
+                                       ", which is not written twice; nothing was changed. Use "
                                        "another headrace.store.");
   }
 }

@@ -9,10 +9,12 @@
 #include <set>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/load_together.hpp"
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/some_of.hpp"
+#include "checkpoint/weight_map.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
@@ -53,18 +55,20 @@ class Tensors {
                const std::vector<std::int64_t>& shape) const {
     const auto found = file_of_.find(name);
     if (found == file_of_.end()) {
-      refuse(path_, "it has no tensor '" + name + "', which " + of + " needs",
+      refuse(path_, "it has no tensor " + base::quoted_name(name) + ", which " + of + " needs",
              "Load the model that was registered, or map the names (tensor_name).");
     }
     const TensorEntry& entry = entry_of(name);
     if (entry.shape != shape) {
       refuse(path_,
-             "'" + name + "' is " + shape_text(entry.dtype, entry.shape) + ", but " + of +
-                 " has the shape " + json(shape).dump(),
+             base::quoted_name(name) + " is " + shape_text(entry.dtype, entry.shape) + ", but " +
+                 of + " has the shape " + json(shape).dump(),
              "Register the shapes of this model.");
     }
     if (!dtypes().contains(entry.dtype)) {
-      refuse(path_, "'" + name + "' has the dtype " + entry.dtype + ", not F32, BF16 or F16",
+      refuse(path_,
+             base::quoted_name(name) + " has the dtype " + base::one_line(entry.dtype) +
+                 ", not F32, BF16 or F16",
              "Convert the model to one of these.");
     }
   }
@@ -94,10 +98,10 @@ class Tensors {
     convert(from, stored, to, out);
     const std::string fault = non_finite_text(name_of(to), out, first * size_bytes(to));
     if (fault.empty()) return;
-    throw Error(Code::kInvalidArgument, std::string(kCall) + " of " + path_ + ": '" + name +
-                                            "' is " + dtype + ", and does not fit into " +
-                                            name_of(to) + ": " + fault +
-                                            " there. Register it as BF16 or F32.");
+    throw Error(Code::kInvalidArgument, std::string(kCall) + " of " + path_ + ": " +
+                                            base::quoted_name(name) + " is " + dtype +
+                                            ", and does not fit into " + name_of(to) + ": " +
+                                            fault + " there. Register it as BF16 or F32.");
   }
 
  private:
@@ -155,16 +159,14 @@ class Tensors {
 
 void Tensors::add_indexed() {
   const File file = File::open(path_ + "/" + kIndex, {kCall, "nothing was changed"});
-  const json index = json::parse(text_in(file), nullptr, false);
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (map == index.end() || !map->is_object())
-    refuse(path_, std::string(kIndex) + " has no object weight_map", kHelp);
-  for (const auto& [name, value] : map->items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : "";
-    if (text.empty() || text.find('/') != std::string::npos || text == "." || text == "..")
-      refuse(path_, std::string(kIndex) + " names no file of this folder for '" + name + "'",
-             kHelp);
-    add(name, text);
+  try {
+    for (const auto& [name, in] : parse_weight_map(text_in(file))) {
+      if (in.empty() || in.find('/') != std::string::npos || in == "." || in == "..")
+        throw SafetensorsFault{"it names no file of this folder for " + base::quoted_name(name)};
+      add(name, in);
+    }
+  } catch (const SafetensorsFault& fault) {
+    refuse(path_, std::string(kIndex) + ": " + fault.what(), kHelp);
   }
 }
 
@@ -172,7 +174,10 @@ void Tensors::add(const std::string& name, const std::string& file) {
   const auto [at, is_new] = index_of_.try_emplace(file, static_cast<std::uint32_t>(files_.size()));
   if (is_new) files_.push_back(SafetensorsFile::open(path_ + "/" + file, kHelp));
   if (!files_[at->second].tensors().contains(name))
-    refuse(path_, file + " has no tensor '" + name + "', which " + kIndex + " places there", kHelp);
+    refuse(
+        path_,
+        file + " has no tensor " + base::quoted_name(name) + ", which " + kIndex + " places there",
+        kHelp);
   file_of_[name] = at->second;
 }
 
@@ -196,7 +201,7 @@ class Weights {
     if (naming_failed_) std::rethrow_exception(naming_failed_);
     tensors_.emplace(path_);
     for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
-      tensors_->require(names_[i], "parameter '" + engine_.full_name({i}) + "'",
+      tensors_->require(names_[i], "parameter " + base::quoted_name(engine_.full_name({i})),
                         engine_.spec({i}).shape);
     }
     const std::set<std::string> used(names_.begin(), names_.end());

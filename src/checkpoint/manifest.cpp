@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/error_text.hpp"
 #include "checkpoint/chunk_sums.hpp"
 #include "checkpoint/files.hpp"
 
@@ -92,10 +93,11 @@ std::vector<SavedFile> files_of(const Field& field, std::string_view begins) {
   for (const Field& file : field.elements()) {
     files.push_back({file_name_of(file["name"], begins), file["header_xxh3_128"].text(), {}});
     if (!file_names.insert(files.back().name).second)
-      file["name"].wrong("is '" + files.back().name + "' a second time");
+      file["name"].wrong("is " + base::quoted_name(files.back().name) + " a second time");
     for (const Field& one : file["tensors"].elements()) {
       const std::string name = one["name"].text();
-      if (!names.insert(name).second) one["name"].wrong("is '" + name + "' a second time");
+      if (!names.insert(name).second)
+        one["name"].wrong("is " + base::quoted_name(name) + " a second time");
       files.back().tensors.push_back({name, checksums_of(one["xxh3_128"])});
     }
   }
@@ -116,7 +118,7 @@ std::vector<SavedParameter> parameters_of(const Field& field) {
       elements *= times;
     }
     if (!names.insert(parameter.name).second)
-      one["name"].wrong("is '" + parameter.name + "' a second time");
+      one["name"].wrong("is " + base::quoted_name(parameter.name) + " a second time");
     parameters.push_back(std::move(parameter));
   }
   return parameters;

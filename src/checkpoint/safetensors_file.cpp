@@ -42,7 +42,7 @@ std::string non_finite_text(const std::string& dtype, std::span<const std::byte>
 }
 
 std::string shape_text(const std::string& dtype, const std::vector<std::int64_t>& shape) {
-  std::string text = dtype + " [";
+  std::string text = base::one_line(dtype) + " [";
   for (std::size_t i = 0; i < shape.size(); ++i)
     text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
@@ -132,19 +132,19 @@ void SafetensorsFile::read(const std::string& name, std::uint64_t first_byte,
   const auto found = tensors_.find(name);
   const std::uint64_t end = first_byte + out.size();
   if (found == tensors_.end() || found->second.end - found->second.begin < end) {
-    throw Error(Code::kInvalidArgument, "'" + name + "' is not in '" + path_ + "' with " +
-                                            std::to_string(end) + " bytes. " + help_);
+    throw Error(Code::kInvalidArgument, base::quoted_name(name) + " is not in '" + path_ +
+                                            "' with " + std::to_string(end) + " bytes. " + help_);
   }
   if (!read_at(data_begin_ + found->second.begin + first_byte, out)) {
     throw Error(Code::kIo,
-                "'" + path_ + "' became shorter while '" + name +
-                    "' was read; the weights are incomplete. Start from a file that does not "
+                "'" + path_ + "' became shorter while " + base::quoted_name(name) +
+                    " was read; the weights are incomplete. Start from a file that does not "
                     "change.");
   }
   const std::string fault = non_finite_text(found->second.dtype, out, first_byte);
   if (!fault.empty()) {
-    throw Error(Code::kInvalidArgument, "'" + path_ + "': '" + name +
-                                            "' has values that are not finite, " + fault +
+    throw Error(Code::kInvalidArgument, "'" + path_ + "': " + base::quoted_name(name) +
+                                            " has values that are not finite, " + fault +
                                             "; no training could start from them. " + help_);
   }
 }

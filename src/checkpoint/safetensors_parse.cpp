@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/error_text.hpp"
 namespace headrace::checkpoint {
 namespace {
 using Json = nlohmann::json;
@@ -96,7 +97,7 @@ class Tensors {
     if (name == "shape") return Field::kShape;
     return wants_offsets_ && name == "data_offsets" ? Field::kOffsets : Field::kAnother;
   }
-  std::string quoted() const { return "'" + tensor_.name + "'"; }
+  std::string quoted() const { return base::quoted_name(tensor_.name); }
   std::string lacking() const {
     return quoted() + (wants_offsets_ ? " lacks one of dtype, shape, data_offsets"
                                       : " has no shape or no dtype");
@@ -170,13 +171,14 @@ class Parse final : public nlohmann::json_sax<Json> {
 
 void check_bytes(const TensorEntry& entry, std::uint64_t data_bytes) {
   if (entry.begin > entry.end || entry.end > data_bytes) {
-    throw SafetensorsFault{"'" + entry.name + "' lies at bytes " + std::to_string(entry.begin) +
-                           " to " + std::to_string(entry.end) + " of " +
-                           std::to_string(data_bytes)};
+    throw SafetensorsFault{base::quoted_name(entry.name) + " lies at bytes " +
+                           std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
+                           " of " + std::to_string(data_bytes)};
   }
   if (bytes_of(entry) != entry.end - entry.begin) {
-    throw SafetensorsFault{"'" + entry.name + "' has " + std::to_string(entry.end - entry.begin) +
-                           " bytes, its shape needs " + std::to_string(bytes_of(entry))};
+    throw SafetensorsFault{base::quoted_name(entry.name) + " has " +
+                           std::to_string(entry.end - entry.begin) + " bytes, its shape needs " +
+                           std::to_string(bytes_of(entry))};
   }
 }
 }  // namespace
@@ -207,7 +209,7 @@ void check_data(const TensorsByName& tensors, std::uint64_t data_bytes) {
   std::uint64_t at = 0;
   for (const TensorEntry* entry : order) {
     if (entry->begin != at) {
-      throw SafetensorsFault{"'" + entry->name + "' begins at byte " +
+      throw SafetensorsFault{base::quoted_name(entry->name) + " begins at byte " +
                              std::to_string(entry->begin) + ", expected " + std::to_string(at)};
     }
     at = entry->end;
@@ -221,10 +223,11 @@ void check_data(const TensorsByName& tensors, std::uint64_t data_bytes) {
 std::uint64_t bytes_of(const TensorEntry& entry) {
   std::uint64_t bytes = dtype_size_bytes(entry.dtype);
   if (bytes == 0)
-    throw SafetensorsFault{"the dtype '" + entry.dtype + "' of '" + entry.name + "' is unknown"};
+    throw SafetensorsFault{"the dtype " + base::quoted_name(entry.dtype) + " of " +
+                           base::quoted_name(entry.name) + " is unknown"};
   for (const std::int64_t size : entry.shape) {
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
-      throw SafetensorsFault{"the shape of '" + entry.name + "' overflows"};
+      throw SafetensorsFault{"the shape of " + base::quoted_name(entry.name) + " overflows"};
   }
   return bytes;
 }

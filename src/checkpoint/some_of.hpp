@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "base/error_text.hpp"
+
 namespace headrace::checkpoint {
 // "'a', 'b', 'c' and 5 more"
 inline std::string some_of(const std::set<std::string>& names) {
@@ -13,7 +15,7 @@ inline std::string some_of(const std::set<std::string>& names) {
   std::size_t shown = 0;
   for (const std::string& name : names) {
     if (shown == kShown) return text + " and " + std::to_string(names.size() - kShown) + " more";
-    text += (shown++ == 0 ? "'" : ", '") + name + "'";
+    text += (shown++ == 0 ? "" : ", ") + base::quoted_name(name);
   }
   return text;
 }

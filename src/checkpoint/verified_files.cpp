@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "base/error_text.hpp"
 #include "checkpoint/chunk_sums.hpp"
 
 namespace headrace::checkpoint {
@@ -83,8 +84,8 @@ std::span<const std::byte> VerifiedFiles::read_verified(ChunkId id, std::byte* m
   const auto bytes = files_[placed.file].read_around_cache(
       placed.at + id.chunk * kChunkBytes, chunk_bytes_of(placed.size_bytes, id.chunk), memory);
   if (checksum_of(bytes) == saved.checksums[id.chunk]) return bytes;
-  refuse_damaged(directory_, "the checksum of '" + saved.name + "' differs in chunk " +
-                                 std::to_string(id.chunk));
+  refuse_damaged(directory_, "the checksum of " + base::quoted_name(saved.name) +
+                                 " differs in chunk " + std::to_string(id.chunk));
 }
 
 ChunkId VerifiedFiles::after(ChunkId id) const {

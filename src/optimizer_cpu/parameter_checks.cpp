@@ -24,11 +24,9 @@ const char* length_help(std::string_view what, std::uint64_t wanted_bytes) {
 }
 }  // namespace
 
-std::string quoted(std::string_view name) { return "'" + base::one_line(name) + "'"; }
-
 std::string name_or_place(std::string_view name, std::size_t place) {
   if (name.empty()) return "parameter " + std::to_string(place) + " of the call (unnamed)";
-  return quoted(name);
+  return base::quoted_name(name);
 }
 
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,

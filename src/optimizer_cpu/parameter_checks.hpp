@@ -11,9 +11,6 @@
 #include "headrace/cpu_optimizer.hpp"
 
 namespace headrace::optimizer_cpu {
-// A parameter's name in a message: one line of bounded length, whatever the caller gave.
-std::string quoted(std::string_view name);
-
 StateBytes state_bytes(OptimizerRule rule, MomentCodec moments, DType weight, MasterLayout layout,
                        std::uint64_t elements) noexcept;
 

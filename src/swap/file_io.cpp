@@ -30,7 +30,7 @@ using swap::IoKind;
 bool aligned(std::uint64_t number) { return number % base::kIoAlignment == 0; }
 
 // The one change that helps a program with its own file.
-const char* advice(int error) {
+std::string advice(int error) {
   switch (error) {
     case ENOENT:
       return "write the file first, or correct the path";

@@ -21,12 +21,12 @@ Code code_of(int sys_errno) noexcept {
   }
 }
 
-const char* what_helps(int sys_errno) noexcept {
+std::string what_helps(int sys_errno, const std::string& place) {
   switch (sys_errno) {
     case ENOSPC:
-      return "free some space (and inodes: df -i), or name another nvme_path";
+      return "free some space (and inodes: df -i), or name another " + place;
     case EDQUOT:
-      return "free some of this user's quota, or name another nvme_path";
+      return "free some of this user's quota, or name another " + place;
     case EFBIG:
       return "raise the limit on file sizes (ulimit -f unlimited)";
     case EACCES:
@@ -36,17 +36,17 @@ const char* what_helps(int sys_errno) noexcept {
     case EBUSY:
       return "try again when other processes leave it alone";
     case EROFS:
-      return "mount the file system for writing, or name another nvme_path; if it was writable "
-             "before, the kernel met errors on it (dmesg)";
+      return "mount the file system for writing, or name another " + place +
+             "; if it was writable before, the kernel met errors on it (dmesg)";
     case EMFILE:
       return "raise the limit on open files (ulimit -n), or close some";
     case ENFILE:
       return "the whole machine has too many files open: raise sysctl fs.file-max";
     case ENAMETOOLONG:
-      return "name a shorter nvme_path";
+      return "name a shorter " + place;
     case ENOENT:
     case ENOTDIR:
-      return "create the directory (mkdir -p), or name another nvme_path";
+      return "create the directory (mkdir -p), or name another " + place;
     case ENOMEM:
       return "free some memory";
     case EIO:
@@ -54,9 +54,9 @@ const char* what_helps(int sys_errno) noexcept {
     case ENODEV:
     case ETIMEDOUT:
     case ESTALE:
-      return "look at the drive (dmesg, smartctl), or name another nvme_path";
+      return "look at the drive (dmesg, smartctl), or name another " + place;
     default:
-      return "look at dmesg, or name another nvme_path";
+      return "look at dmesg, or name another " + place;
   }
 }
 

@@ -10,8 +10,9 @@ namespace headrace::swap {
 // kNoSpace for a lack of room (ENOSPC, EDQUOT, EFBIG), kIoStalled for ETIMEDOUT, otherwise kIo.
 Code code_of(int sys_errno) noexcept;
 
-// "raise the limit on open files (ulimit -n)" and the like; never empty.
-const char* what_helps(int sys_errno) noexcept;
+// "raise the limit on open files (ulimit -n)" and the like; never empty. `place`: what its user can
+// name in place of the one that failed.
+std::string what_helps(int sys_errno, const std::string& place = "nvme_path");
 
 // Throws kNoSpace, EFBIG, if this process may not write files of `size_bytes` (RLIMIT_FSIZE). A
 // write past that limit raises SIGXFSZ, which would end the host program.

@@ -30,7 +30,7 @@ constexpr std::string_view kStorePrefix = "store-";
 // Rounds of kLockTries, 200 ms each.
 constexpr int kRounds = 50, kRoundsWhileAlive = 5;
 
-const char* what_helps_a_store(int sys_errno, StoreUse use) {
+std::string what_helps_a_store(int sys_errno, StoreUse use) {
   switch (sys_errno) {
     case ENOENT:
       return "check headrace.nvme_paths and headrace.store";

@@ -69,5 +69,11 @@ TEST(Version, IsTheThreeNumbers) {
                                         std::to_string(HEADRACE_VERSION_MINOR) + "." +
                                         std::to_string(HEADRACE_VERSION_PATCH));
 }
+
+TEST(QuotedName, KeepsANameOnOneLine) {
+  EXPECT_EQ(quoted_name("h.0.w"), "'h.0.w'");
+  EXPECT_EQ(quoted_name("a\n\x1b[31mb\x7f"), "'a\\u000a\\u001b[31mb\\u007f'");
+  EXPECT_EQ(quoted_name(std::string(300, 'x')), "'" + std::string(200, 'x') + "...'");
+}
 }  // namespace
 }  // namespace headrace::base

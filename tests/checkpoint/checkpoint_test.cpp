@@ -465,6 +465,8 @@ TEST(Checkpoint, TakesNoFolderThatExistsAndRemovesWhatADeadSaveLeft) {
   const std::string nowhere =
       error_of([&] { save_checkpoint(run.engine(), directory.string() + "/none/a"); });
   EXPECT_TRUE(nowhere.starts_with("kIo")) << nowhere;
+  EXPECT_TRUE(nowhere.ends_with("create the directory (mkdir -p), or name another folder"))
+      << nowhere;
 }
 TEST(Checkpoint, IsSavedBelowAFolderThatIsALink) {
   const testing::TemporaryDirectory directory;

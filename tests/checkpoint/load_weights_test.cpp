@@ -167,6 +167,18 @@ TEST(LoadWeights, LeavesNoValuesWhereOneIsNotFiniteOrDoesNotFit) {
   }
 }
 
+// A text for one line of a terminal, whatever the file says.
+TEST(LoadWeights, ShowsNoControlCharactersOfNames) {
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/m";
+  write_model(
+      path,
+      {kB, {"g.a", "F32", {4}, bytes_of(kValues)}, {"c\n\x1b[2J", "F32", {4}, bytes_of(kValues)}});
+  Small small(DType::kF32);
+  const std::string error = error_of([&] { load_weights(*small, path); });
+  EXPECT_NE(error.find("'c\\u000a\\u001b[2J'"), std::string::npos) << error;
+}
+
 TEST(LoadWeights, ReadsTheFilesThatAnIndexNames) {
   const testing::TemporaryDirectory folder;
   const std::string index = folder.string() + "/model.safetensors.index.json";
@@ -188,6 +200,17 @@ TEST(LoadWeights, ReadsTheFilesThatAnIndexNames) {
   EXPECT_NE(with(R"({"weight_map": {"g.a": "3", "g.b": "1"}})").find("ENOENT"), std::string::npos);
   EXPECT_NE(with(R"({"weights": {}})").find("no object weight_map"), std::string::npos);
   EXPECT_NE(with("{").find("no object weight_map"), std::string::npos);
+  EXPECT_NE(with(R"({"weight_map": ["g.a"]})").find("no object weight_map"), std::string::npos);
+  EXPECT_NE(with(R"({"weight_map": {"g.a": "1", "g.b": "1", "g.a": "2"}})")
+                .find("index.json: 'g.a' occurs twice in weight_map; nothing was changed"),
+            std::string::npos);
+  EXPECT_NE(with(R"({"weight_map": {}, "weight_map": {"g.a": "2", "g.b": "1"}})")
+                .find("weight_map occurs twice"),
+            std::string::npos);
+  // Other objects may have such names, and come before or after.
+  EXPECT_EQ(with(R"({"a": {"weight_map": {"g.a": 1, "g.a": 1}}, "weight_map":
+                     {"g.a": "2", "g.b": "1"}, "b": {"g.a": 1}, "c": [{"g.a": 1, "g.a": 1}]})"),
+            "no error");
   fs::remove(index);
   EXPECT_NE(error_of([&] { load_weights(*small, folder.string()); }).find("model.safetensors"),
             std::string::npos);

@@ -11,9 +11,16 @@
 namespace headrace::swap::test {
 namespace {
 TEST(Refusal, EveryErrnoHasSomethingThatHelps) {
-  for (int error = 0; error < 200; ++error) EXPECT_GT(std::string(what_helps(error)).size(), 10u);
-  EXPECT_NE(std::string(what_helps(EMFILE)).find("ulimit -n"), std::string::npos);
-  EXPECT_NE(std::string(what_helps(EIO)).find("dmesg"), std::string::npos);
+  for (int error = 0; error < 200; ++error) EXPECT_GT(what_helps(error).size(), 10u);
+  EXPECT_NE(what_helps(EMFILE).find("ulimit -n"), std::string::npos);
+  EXPECT_NE(what_helps(EIO).find("dmesg"), std::string::npos);
+}
+
+TEST(Refusal, WhatHelpsNamesThePlaceThatItsUserChose) {
+  EXPECT_TRUE(what_helps(ENOSPC).ends_with("or name another nvme_path"));
+  EXPECT_NE(what_helps(EROFS, "folder").find("or name another folder; if it"), std::string::npos);
+  for (int error = 0; error < 200; ++error)
+    EXPECT_EQ(what_helps(error, "folder").find("nvme_path"), std::string::npos) << error;
 }
 
 TEST(Refusal, MissingRoomIsNoIoError) {

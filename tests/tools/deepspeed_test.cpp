@@ -19,6 +19,7 @@
 #include "pickle/tensor_file_writer.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/called.hpp"
+#include "tools/file_size_limit.hpp"
 #include "tools/universal_example.hpp"
 
 namespace headrace::tools::deepspeed_test {
@@ -182,6 +183,21 @@ TEST_F(ConvertTest, LeavesNothingBehindWhereACheckpointIsDamaged) {
       << bytes.substr(0, bytes.size() - 200'000) << std::string(200'000, 'x');
   expect_refused(at("a"), at("u"), at("a") + ": the checksum of 'exp_avg", {}, 1);
   EXPECT_FALSE(fs::exists(directory_.string() + "/latest_universal"));
+}
+
+TEST_F(ConvertTest, ADiskThatFillsLeavesNothingInEitherDirection) {
+  Training run({.master = MasterLayout::kF32});
+  run.train(1);
+  save_checkpoint(run.engine(), at("a"));
+  std::optional<FileSizeLimit> limit(300'000);
+  expect_refused(at("a"), at("u"), "/fp32.pt", {}, 2);
+  EXPECT_FALSE(fs::exists(directory_.string() + "/latest_universal"));
+  limit.reset();
+  expect_done(convert(at("a"), at("u")));
+  limit.emplace(1'000'000);
+  expect_refused(at("u"), at("b"), "b.tmp/optimizer.safetensors needs a file of", {}, 2);
+  limit.reset();
+  expect_done(convert(at("u"), at("b")));
 }
 
 TEST_F(ConvertTest, RefusesWhatDeepSpeedHasNot) {

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // join_checkpoint_test: `headrace checkpoint join`: files of another size, with the same values.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "checkpoint/training.hpp"
 #include "support/temporary_directory.hpp"
 #include "tools/called.hpp"
+#include "tools/file_size_limit.hpp"
 
 namespace headrace::tools::join_checkpoint_test {
 namespace {
@@ -157,16 +157,11 @@ TEST_F(JoinTest, RefusesOptionsThatDoNotFit) {
             std::string::npos);
 }
 
-// A limit on file sizes stands for a full disk: both are found after some files are there.
+// After the file of the weights is there.
 TEST_F(JoinTest, ADiskThatFillsLeavesNothing) {
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small{10'000'000, before.rlim_max};
-  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::optional<FileSizeLimit> limit(10'000'000);
   expect_refused(at("a"), "b.tmp/optimizer.safetensors needs a file of", 2);
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  ::signal(SIGXFSZ, handler);
+  limit.reset();
   EXPECT_EQ(join(at("a"), at("b")).exit_code, 0);
 }
 }  // namespace

@@ -190,6 +190,10 @@ TEST_F(ModelFiles, TheFilesThatAnIndexNamesAreReadAndNoOthers) {
   write_safetensors("model-2.safetensors", R"({"b.w": {"dtype": "BF16", "shape": [8]}})");
   write_safetensors("consolidated.safetensors", R"({"a.w": {"dtype": "BF16", "shape": [4]}})");
   EXPECT_EQ(model_of(folder_.string()).elements(), 12u);
+  write("model.safetensors.index.json",
+        R"({"weight_map": {"a.w": "consolidated.safetensors", "a.w": "model-1.safetensors"}})");
+  text = text_of_failure(folder_.string(), Code::kInvalidArgument);
+  EXPECT_NE(text.find("'a.w' occurs twice in weight_map"), std::string::npos) << text;
 }
 
 TEST_F(ModelFiles, APartOfAModelIsNotTakenForIt) {

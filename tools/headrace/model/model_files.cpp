@@ -9,6 +9,7 @@
 
 #include "base/error_text.hpp"
 #include "checkpoint/safetensors_parse.hpp"
+#include "checkpoint/weight_map.hpp"
 #include "headrace/error.hpp"
 #include "model/blocks.hpp"
 #include "model/families.hpp"
@@ -169,22 +170,28 @@ struct Index {
   std::map<std::string, std::set<std::string>::const_iterator> file_of;
 };
 
+FilesByTensor weight_map_of(const std::string& path, const std::string& remedy) {
+  const std::string text = json_text_of(path, remedy);
+  try {
+    return parse_weight_map(text);
+  } catch (const SafetensorsFault& fault) {
+    refuse_model(path, fault.is_no_json ? json_fault(text) : fault.what(), remedy);
+  }
+}
+
 Index index_of(const std::string& directory) {
   Index index;
   std::error_code error;
   const std::string path = directory + "/model.safetensors.index.json";
   if (!fs::exists(path, error)) return index;
   const char* const remedy = "Fetch it again, or remove it.";
-  const Json json = json_of(path, remedy);
-  if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object() ||
-      json["weight_map"].empty())
-    refuse_model(path, "no \"weight_map\" of tensors and files", remedy);
-  check_count(path, json["weight_map"].size());
+  const FilesByTensor file_of = weight_map_of(path, remedy);
+  if (file_of.empty()) refuse_model(path, "its weight_map is empty", remedy);
+  check_count(path, file_of.size());
   index.path = path;
-  for (const auto& [name, file] : json["weight_map"].items()) {
-    if (!file.is_string()) refuse_model(path, "the file of '" + name + "' is no name", remedy);
+  for (const auto& [name, file] : file_of) {
     check_name(path, name, remedy);
-    index.file_of[name] = index.files.insert(directory + "/" + file.get<std::string>()).first;
+    index.file_of[name] = index.files.insert(directory + "/" + file).first;
   }
   return index;
 }

@@ -101,11 +101,16 @@ void refuse_excess(const std::string& path, std::string_view text, const std::st
     refuse_model(path, excess, remedy);
 }
 
-nlohmann::json json_of(const std::string& path, const std::string& remedy) {
+std::string json_text_of(const std::string& path, const std::string& remedy) {
   const std::uint64_t size = size_of(path);
   if (size > kLargestModelText) refuse_model(path, "larger than 24 MiB", remedy);
-  const std::string text = bytes_of(path, 0, size);
+  std::string text = bytes_of(path, 0, size);
   refuse_excess(path, text, remedy);
+  return text;
+}
+
+nlohmann::json json_of(const std::string& path, const std::string& remedy) {
+  const std::string text = json_text_of(path, remedy);
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) refuse_model(path, json_fault(text), remedy);
   return json;

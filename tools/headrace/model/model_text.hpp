@@ -24,6 +24,8 @@ std::string json_fault(std::string_view text);
 
 // Refuses trees that are too deep or too large.
 void refuse_excess(const std::string& path, std::string_view text, const std::string& remedy);
-// Refuses those, and what is no JSON by line and column.
+// The text of a file. Refuses those, and files larger than kLargestModelText.
+std::string json_text_of(const std::string& path, const std::string& remedy);
+// Refuses those too, and what is no JSON by line and column.
 nlohmann::json json_of(const std::string& path, const std::string& remedy);
 }  // namespace headrace::tools

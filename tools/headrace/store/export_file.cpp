@@ -19,10 +19,10 @@
 namespace headrace::tools {
 namespace {
 [[noreturn]] void fail(const std::string& what, int error, const char* follows) {
-  throw Error(
-      swap::code_of(error),
-      what + ": " + base::errno_text(error) + "; " + follows + "; " + swap::what_helps(error),
-      error);
+  throw Error(swap::code_of(error),
+              what + ": " + base::errno_text(error) + "; " + follows + "; " +
+                  swap::what_helps(error, "file"),
+              error);
 }
 constexpr const char* kNoFile = "no file was written, the store is as it was";
 }  // namespace

@@ -45,7 +45,7 @@ void make_folder(const std::string& path) {
   const int error = errno;
   throw Error(swap::code_of(error),
               "cannot create " + path + ": " + base::errno_text(error) +
-                  "; nothing was converted. " + swap::what_helps(error),
+                  "; nothing was converted. " + swap::what_helps(error, "folder"),
               error);
 }
 void sync_folder(const std::string& path) {
@@ -53,7 +53,7 @@ void sync_folder(const std::string& path) {
   if (error == 0) return;
   throw Error(swap::code_of(error),
               "cannot sync " + path + ": " + base::errno_text(error) + "; nothing was converted. " +
-                  swap::what_helps(error),
+                  swap::what_helps(error, "folder"),
               error);
 }
 
