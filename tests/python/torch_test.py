@@ -710,6 +710,24 @@ class References(Case):
         self.assertEqual((optimizer.plan(), dict(optimizer.state)), ([], {}))
 
 
+class Defaults(Case):
+    def test_of_torch_do_not_reach_the_state(self):
+        results = []
+        for default in (torch.float32, torch.bfloat16):
+            model = model_of()
+            optimizer = self.adamw(model.parameters(), lr=1e-3)
+            torch.set_default_dtype(default)
+            try:
+                for step in range(3):
+                    for parameter in model.parameters():
+                        parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
+                    optimizer.step()
+                results.append(weights_of(model) + moments_of(optimizer))
+            finally:
+                torch.set_default_dtype(torch.float32)
+        self.assert_same(*results)
+
+
 class Refusals(Case):
     def test_of_a_parameter_that_has_become_another_change_nothing(self):
         model = model_of(torch.bfloat16)

@@ -19,66 +19,69 @@ RULES = {"adamw": _c.HEADRACE_ADAMW, "adam": _c.HEADRACE_ADAM, "adagrad": _c.HEA
 _MOMENTS = {"exp_avg": 0, "exp_avg_sq": 1}
 
 
-class _State:
-    """Of one parameter. `weights` are those after the last update, of 16 bits: a master does not
-    show what the program has written since."""
+class _Masters:
+    """Of a 16-bit parameter, in f32: for bf16 as the residuals of headrace/cpu_optimizer.hpp. They
+    do not show what the program has written, so `weights` are those after the last update."""
 
-    def __init__(self, optimizer: Any, entry: Entry) -> None:
-        parameter = entry.values
-        self.name, self.steps = entry.name.encode(), 0
-        self.dtype = DTYPES[NAMES[parameter.dtype]]
-        sizes = new(_c.headrace_state_bytes)
-        call("optimizer_state_bytes", optimizer, self.dtype, _c.HEADRACE_MASTER_SPLIT
-             if parameter.dtype == torch.bfloat16 else _c.HEADRACE_MASTER_F32, parameter.numel(),
-             ctypes.byref(sizes))
-        self.moments = [torch.empty(parameter.shape) for size in sizes.moment if size > 0]
-        self.master: Optional[torch.Tensor] = None
-        self.weights: Optional[torch.Tensor] = None
-        if parameter.dtype != torch.float32:
-            self.master = torch.empty(parameter.shape, dtype=torch.int16
-                                      if parameter.dtype == torch.bfloat16 else torch.float32)
-            self.weights = row_major(parameter).clone()
-
-    def tensors(self) -> list:
-        return [*self.moments, *(t for t in (self.master, self.weights) if t is not None)]
-
-    def arrays(self, weight: torch.Tensor) -> Any:
-        arrays = new(_c.headrace_parameter_state, dtype=self.dtype, name=self.name,
-                     elements=weight.numel(), weight=weight.data_ptr(),
-                     layout=_c.HEADRACE_MASTER_SPLIT if weight.dtype == torch.bfloat16
-                     else _c.HEADRACE_MASTER_F32)
-        if self.master is not None:
-            arrays.master = self.master.data_ptr()
-        for at, moment in enumerate(self.moments):
-            arrays.moment[at] = moment.data_ptr()
-        return arrays
+    def __init__(self, parameter: torch.Tensor) -> None:
+        self._is_split = parameter.dtype == torch.bfloat16
+        self.values = torch.empty(parameter.shape,
+                                  dtype=torch.int16 if self._is_split else torch.float32)
+        self.weights = row_major(parameter).clone()
 
     def take_writes(self, weight: torch.Tensor) -> None:
         """Elements that the program has written begin a new master; the others keep theirs."""
-        if self.weights is None or torch.equal(bits_of(weight), bits_of(self.weights)):
+        if torch.equal(bits_of(weight), bits_of(self.weights)):
             return
         written = bits_of(weight) != bits_of(self.weights)
-        if weight.dtype == torch.bfloat16:
-            self.master[written] = 0  # the residual
-        else:
-            self.master[written] = weight[written].float()
+        self.values[written] = 0 if self._is_split else weight[written].float()
         self.weights.copy_(weight)
 
-    def full_master(self) -> torch.Tensor:
-        if self.master.dtype == torch.float32:
-            return self.master
+    def full(self) -> torch.Tensor:
+        if not self._is_split:
+            return self.values
         high = bits_of(self.weights).int() << 16
-        return (high + self.master.int()).view(torch.float32)
+        return (high + self.values.int()).view(torch.float32)
 
-    def set_master(self, values: torch.Tensor) -> None:
-        if self.master.dtype == torch.float32:
-            self.master.copy_(values)
+    def set_full(self, values: torch.Tensor) -> None:
+        if not self._is_split:
+            self.values.copy_(values)
             self.weights.copy_(values)
             return
         bits = row_major(values.float()).view(torch.int32)
-        high = (bits + 0x8000) >> 16  # modulo 2^32, as headrace/cpu_optimizer.hpp defines it
+        high = (bits + 0x8000) >> 16  # modulo 2^32
         self.weights.copy_(high.to(torch.int16).view(torch.bfloat16))
-        self.master.copy_((bits - (high << 16)).to(torch.int16))
+        self.values.copy_((bits - (high << 16)).to(torch.int16))
+
+
+class _State:
+    """Of one parameter."""
+
+    def __init__(self, optimizer: Any, entry: Entry) -> None:
+        values = entry.values
+        self.name, self.steps = entry.name.encode(), 0
+        self._form = {"dtype": DTYPES[NAMES[values.dtype]], "elements": values.numel(),
+                      "layout": _c.HEADRACE_MASTER_SPLIT if values.dtype == torch.bfloat16
+                      else _c.HEADRACE_MASTER_F32}
+        sizes = new(_c.headrace_state_bytes)
+        call("optimizer_state_bytes", optimizer, self._form["dtype"], self._form["layout"],
+             values.numel(), ctypes.byref(sizes))
+        self.moments = [torch.empty(values.shape, dtype=torch.float32)
+                        for size in sizes.moment if size > 0]
+        self.masters = _Masters(values) if values.dtype != torch.float32 else None
+
+    def tensors(self) -> list:
+        own = [] if self.masters is None else [self.masters.values, self.masters.weights]
+        return self.moments + own
+
+    def arrays(self, weight: torch.Tensor) -> Any:
+        arrays = new(_c.headrace_parameter_state, name=self.name, weight=weight.data_ptr(),
+                     **self._form)
+        if self.masters is not None:
+            arrays.master = self.masters.values.data_ptr()
+        for at, moment in enumerate(self.moments):
+            arrays.moment[at] = moment.data_ptr()
+        return arrays
 
 
 class MemoryPart(Part):
@@ -108,7 +111,8 @@ class MemoryPart(Part):
         gradients = [gradient_of(entry, entry.name) for entry in due]
         states = [self._states[entry.parameter] for entry in due]
         for state, weight in zip(states, weights):
-            state.take_writes(weight)
+            if state.masters is not None:
+                state.masters.take_writes(weight)
         sets = {index: ctypes.pointer(new(_c.headrace_hyperparameters, **values))
                 for index, values in constants.items()}
         arrays = (_c.headrace_parameter_state * len(due))(
@@ -131,8 +135,8 @@ class MemoryPart(Part):
             return False
         for entry, state, weight in zip(due, states, weights):
             state.steps += 1
-            if state.weights is not None:
-                state.weights.copy_(weight)
+            if state.masters is not None:
+                state.masters.weights.copy_(weight)
             if weight.data_ptr() != entry.values.data_ptr():
                 entry.values.copy_(weight)
             else:
@@ -142,15 +146,13 @@ class MemoryPart(Part):
     # ---- state ----
     def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
         state = self._states[parameter]
-        if content == "master":
-            into.copy_(state.full_master())
-        else:
-            into.copy_(state.moments[_MOMENTS[content]])
+        into.copy_(state.masters.full() if content == "master" and state.masters is not None
+                   else state.moments[_MOMENTS[content]])
 
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
         state = self._states[parameter]
-        if content == "master":
-            state.set_master(values)
+        if content == "master" and state.masters is not None:
+            state.masters.set_full(values)
         else:
             state.moments[_MOMENTS[content]].copy_(values)
 
