@@ -3,18 +3,15 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/error_text.hpp"
-#include "checkpoint/files.hpp"
 #include "checkpoint/load_together.hpp"
-#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/model_tensors.hpp"
 #include "checkpoint/some_of.hpp"
-#include "checkpoint/weight_map.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
@@ -25,8 +22,6 @@ namespace {
 using namespace checkpoint;
 using nlohmann::json;
 constexpr const char* kCall = "load_weights";
-constexpr const char* kModel = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kHelp = "Fetch or write the model again.";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& cause,
@@ -35,38 +30,29 @@ constexpr const char* kHelp = "Fetch or write the model again.";
               std::string(kCall) + " of " + path + ": " + cause + "; nothing was changed. " + help);
 }
 
-// The tensors of a model, and the file of each.
+// A model's tensors as an engine takes them.
 class Tensors {
  public:
-  explicit Tensors(const std::string& path) : path_(path) {
-    namespace fs = std::filesystem;
-    std::error_code ignored;
-    if (!fs::is_directory(path, ignored)) {
-      add_all(path);
-    } else if (fs::exists(path + "/" + kIndex, ignored)) {
-      add_indexed();
-    } else {
-      add_all(path + "/" + kModel);
-    }
-  }
+  explicit Tensors(const std::string& path) : model_(path, kCall, kHelp) {}
 
   // Throws unless it is there with this shape, in a dtype that a weight can have.
   void require(const std::string& name, const std::string& of,
                const std::vector<std::int64_t>& shape) const {
-    const auto found = file_of_.find(name);
-    if (found == file_of_.end()) {
-      refuse(path_, "it has no tensor " + base::quoted_name(name) + ", which " + of + " needs",
+    const TensorEntry* const found = model_.find(name);
+    if (found == nullptr) {
+      refuse(model_.path(),
+             "it has no tensor " + base::quoted_name(name) + ", which " + of + " needs",
              "Load the model that was registered, or map the names (tensor_name).");
     }
-    const TensorEntry& entry = entry_of(name);
+    const TensorEntry& entry = *found;
     if (entry.shape != shape) {
-      refuse(path_,
+      refuse(model_.path(),
              base::quoted_name(name) + " is " + shape_text(entry.dtype, entry.shape) + ", but " +
                  of + " has the shape " + json(shape).dump(),
              "Register the shapes of this model.");
     }
     if (!dtypes().contains(entry.dtype)) {
-      refuse(path_,
+      refuse(model_.path(),
              base::quoted_name(name) + " has the dtype " + base::one_line(entry.dtype) +
                  ", not F32, BF16 or F16",
              "Convert the model to one of these.");
@@ -74,31 +60,27 @@ class Tensors {
   }
   void refuse_unused(const std::set<std::string>& used) const {
     std::set<std::string> unused;
-    for (const auto& [name, file] : file_of_)
+    for (const auto& [name, file] : model_.names())
       if (!used.contains(name)) unused.insert(name);
     if (unused.empty()) return;
-    refuse(path_, "no parameter takes its " + some_of(unused),
+    refuse(model_.path(), "no parameter takes its " + some_of(unused),
            "Register them, or set WeightOptions::allow_unused to leave them out.");
   }
 
-  std::string fingerprint() const {
-    std::string all;
-    for (const SafetensorsFile& file : files_) all += file.fingerprint();
-    return all;
-  }
+  std::string fingerprint() const { return model_.fingerprint(); }
 
   // Elements from `first` on, converted to `to`.
   void read(const std::string& name, std::uint64_t first, DType to, std::span<std::byte> out) {
-    const std::string& dtype = entry_of(name).dtype;
+    const std::string& dtype = model_.find(name)->dtype;
     const DType from = dtypes().at(dtype);
     const std::uint64_t elements = out.size() / size_bytes(to);
     const auto stored = from == to ? out : raw(elements * size_bytes(from));
-    files_[file_of_.at(name)].read(name, first * size_bytes(from), stored);
+    model_.read(name, first * size_bytes(from), stored);
     if (from == to) return;
     convert(from, stored, to, out);
     const std::string fault = non_finite_text(name_of(to), out, first * size_bytes(to));
     if (fault.empty()) return;
-    throw Error(Code::kInvalidArgument, std::string(kCall) + " of " + path_ + ": " +
+    throw Error(Code::kInvalidArgument, std::string(kCall) + " of " + model_.path() + ": " +
                                             base::quoted_name(name) + " is " + dtype +
                                             ", and does not fit into " + name_of(to) + ": " +
                                             fault + " there. Register it as BF16 or F32.");
@@ -141,45 +123,10 @@ class Tensors {
     if (raw_.size() < bytes) raw_.resize(bytes);
     return std::span(raw_).first(bytes);
   }
-  const TensorEntry& entry_of(const std::string& name) const {
-    return files_[file_of_.at(name)].tensors().at(name);
-  }
-  void add_all(const std::string& file) {
-    files_.push_back(SafetensorsFile::open(file, kHelp));
-    for (const auto& [name, entry] : files_.back().tensors()) file_of_[name] = 0;
-  }
-  void add_indexed();
-  void add(const std::string& name, const std::string& file);
 
-  const std::string path_;
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, std::uint32_t> file_of_, index_of_;  // by tensor, by name of a file
+  ModelTensors model_;
   std::vector<std::byte> raw_;
 };
-
-void Tensors::add_indexed() {
-  const File file = File::open(path_ + "/" + kIndex, {kCall, "nothing was changed"});
-  try {
-    for (const auto& [name, in] : parse_weight_map(text_in(file))) {
-      if (in.empty() || in.find('/') != std::string::npos || in == "." || in == "..")
-        throw SafetensorsFault{"it names no file of this folder for " + base::quoted_name(name)};
-      add(name, in);
-    }
-  } catch (const SafetensorsFault& fault) {
-    refuse(path_, std::string(kIndex) + ": " + fault.what(), kHelp);
-  }
-}
-
-void Tensors::add(const std::string& name, const std::string& file) {
-  const auto [at, is_new] = index_of_.try_emplace(file, static_cast<std::uint32_t>(files_.size()));
-  if (is_new) files_.push_back(SafetensorsFile::open(path_ + "/" + file, kHelp));
-  if (!files_[at->second].tensors().contains(name))
-    refuse(
-        path_,
-        file + " has no tensor " + base::quoted_name(name) + ", which " + kIndex + " places there",
-        kHelp);
-  file_of_[name] = at->second;
-}
 
 class Weights {
  public:

@@ -16,10 +16,10 @@ namespace train_gpt {
 namespace {
 using headrace::Code;
 
-std::string read_tensor(const SafetensorsFile& file, const std::string& name) {
-  const TensorEntry& entry = file.tensors().at(name);
+std::string read_tensor(const InitialWeights& weights, const std::string& name) {
+  const TensorEntry& entry = *weights.find(name);
   std::string out(entry.end - entry.begin, '\0');
-  file.read(name, 0, std::as_writable_bytes(std::span(out)));
+  weights.read(name, 0, std::as_writable_bytes(std::span(out)));
   return out;
 }
 
@@ -29,18 +29,36 @@ TEST(InitialWeights, AreRequiredByNameDtypeAndShape) {
   writer.append(std::vector<std::byte>(8));
   writer.finish();
   for (const std::string& path : {folder.path(), folder / "model.safetensors"}) {
-    const SafetensorsFile file = open_initial_weights(path);
-    require(file, "b", "F32", {1, 2});
+    const InitialWeights weights = open_initial_weights(path);
+    require(weights, "b", "F32", {1, 2});
     expect_error(
         [&] {
-          require(file, "b", "BF16", {1, 2});
+          require(weights, "b", "BF16", {1, 2});
         },
         Code::kInvalidArgument, {"'b' is F32 [1, 2]", "needs BF16 [1, 2]"});
-    expect_error([&] { require(file, "c", "BF16", {3}); }, Code::kInvalidArgument,
+    expect_error([&] { require(weights, "c", "BF16", {3}); }, Code::kInvalidArgument,
                  {"no tensor 'c'", "BF16 [3]"});
   }
   expect_error([&] { open_initial_weights(folder / "none"); }, Code::kNotFound,
                {"ENOENT", "--init"});
+}
+
+TEST(InitialWeights, AreReadFromTheFilesOfAnIndex) {
+  ScratchFolder folder;
+  for (const std::string name : {"a", "b"}) {
+    SafetensorsWriter writer(folder.path(), {{.name = name, .dtype = "F32", .shape = {2}}}, name);
+    const std::string values = name + "234567@";
+    writer.append(std::as_bytes(std::span(values)));
+    writer.finish();
+  }
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "a", "b": "b"}})");
+  const InitialWeights weights = open_initial_weights(folder.path());
+  require(weights, "b", "F32", {2});
+  EXPECT_EQ(read_tensor(weights, "a"), "a234567@");
+  EXPECT_EQ(read_tensor(weights, "b"), "b234567@");
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "b"}})");
+  expect_error([&] { open_initial_weights(folder.path()); }, Code::kInvalidArgument,
+               {"--init of ", "b has no tensor 'a'"});
 }
 
 std::vector<TensorEntry> two_tensors() {
@@ -95,7 +113,7 @@ TEST(SafetensorsWriter, WritesAHeaderOfManyTensorsThatIsReadBack) {
 TEST(SafetensorsWriter, WritesAnEmptyList) {
   ScratchFolder folder;
   SafetensorsWriter(folder.path(), {}).finish();
-  EXPECT_TRUE(open_initial_weights(folder.path()).tensors().empty());
+  EXPECT_TRUE(open_initial_weights(folder.path()).names().empty());
 }
 
 TEST(SafetensorsWriter, LeavesTheOldFileUntilTheNewOneIsWhole) {
@@ -126,8 +144,8 @@ TEST(SafetensorsWriter, RemovesWhatAKilledProcessLeftAndNothingElse) {
   SafetensorsWriter(folder.path(), {}).finish();
   living.finish();
   EXPECT_EQ(folder.entries(), 3u);
-  EXPECT_TRUE(open_initial_weights(folder / "first").tensors().empty());
-  EXPECT_TRUE(open_initial_weights(folder.path()).tensors().empty());
+  EXPECT_TRUE(open_initial_weights(folder / "first").names().empty());
+  EXPECT_TRUE(open_initial_weights(folder.path()).names().empty());
   EXPECT_EQ(ScratchFolder::read(folder / ".model.safetensors.bak"), "somebody's");
 }
 

@@ -146,7 +146,7 @@ inline Tokens tokens_of(const Batch& batch, at::Device device) {
 // only, so that it is the same however the model is built.
 class Initialiser {
  public:
-  Initialiser(const GptShape& shape, std::uint64_t seed, const SafetensorsFile* file)
+  Initialiser(const GptShape& shape, std::uint64_t seed, const InitialWeights* file)
       : layers_(shape.layers), seed_(seed), file_(file) {}
 
   void operator()(torch::nn::Module& module, const std::string& group) const {
@@ -185,7 +185,7 @@ class Initialiser {
 
   double layers_;
   std::uint64_t seed_;
-  const SafetensorsFile* file_;
+  const InitialWeights* file_;
 };
 
 // A signal ends a long forward pass after the block in hand, and a long backward pass too.

@@ -151,7 +151,7 @@ class Offloaded : public TorchTraining {
   headrace::HyperparameterSetId kept_set_;
   bool checkpointing_;
   Initialiser initialise_;
-  const SafetensorsFile* initial_;  // null: random values
+  const InitialWeights* initial_;  // null: random values
   mutable Offload offload_;
   Group<EmbedImpl> embed_;
   std::vector<Group<BlockImpl>> blocks_;

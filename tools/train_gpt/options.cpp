@@ -171,7 +171,10 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
   Options& o = raw.options;
   app.add_option("--text", o.text, "Text file, or folder of text files [Python's standard library]")
       ->group(group);
-  app.add_option("--init", o.init_folder, "Folder to read model.safetensors from")->group(group);
+  app.add_option(
+         "--init", o.init_folder,
+         "Folder to read the weights from: model.safetensors, or several files and their index")
+      ->group(group);
   app.add_option("--store", o.store,
                  "Commit every step to the store of this name, and continue from it if it exists: "
                  "short for --set headrace.durable=step --set headrace.store=NAME")

@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <optional>
+#include <set>
 
+#include "base/error_text.hpp"
 #include "base/units.hpp"
 #include "command_line/report_file.hpp"
 #include "failures.hpp"
@@ -46,24 +48,22 @@ headrace::Settings read_settings(const Options& options) {
   return headrace::Settings::from_file(options.config, read);
 }
 
-// The file that --init names, checked against the model name by name.
-std::optional<SafetensorsFile> open_initial(const Options& options) {
+// What --init names, checked against the model name by name.
+std::optional<InitialWeights> open_initial(const Options& options) {
   if (options.init_folder.empty()) return std::nullopt;
-  SafetensorsFile reader = open_initial_weights(options.init_folder);
-  const std::vector<NamedShape> parameters = gpt_parameters(options.shape);
-  for (const NamedShape& parameter : parameters)
-    require(reader, parameter.name, name_of(options.shape.dtype), parameter.shape);
-  if (reader.tensors().size() == parameters.size()) return reader;
-  for (const auto& [name, entry] : reader.tensors()) {
-    bool known = false;
-    for (const NamedShape& parameter : parameters) known = known || parameter.name == name;
-    if (!known) {
-      fail(Code::kInvalidArgument,
-           "'" + reader.path() + "' has a tensor '" + name +
-               "' that this model lacks; nothing was read. Give the --layers it was saved with.");
-    }
+  InitialWeights weights = open_initial_weights(options.init_folder);
+  std::set<std::string> known;
+  for (const NamedShape& parameter : gpt_parameters(options.shape)) {
+    require(weights, parameter.name, name_of(options.shape.dtype), parameter.shape);
+    known.insert(parameter.name);
   }
-  return reader;
+  for (const auto& [name, file] : weights.names()) {
+    if (known.contains(name)) continue;
+    fail(Code::kInvalidArgument,
+         "'" + weights.path() + "' has a tensor " + headrace::base::quoted_name(name) +
+             " that this model lacks; nothing was read. Give the --layers it was saved with.");
+  }
+  return weights;
 }
 
 // Before hours are spent on weights that cannot be saved.

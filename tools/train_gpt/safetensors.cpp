@@ -23,30 +23,29 @@ namespace train_gpt {
 namespace {
 using headrace::Code;
 
-constexpr const char* kHelp = "Give --init the folder that --save wrote.";
+constexpr const char* kHelp = "Give --init the folder that --save wrote, or that of a checkpoint.";
 }  // namespace
 
-SafetensorsFile open_initial_weights(const std::string& path) {
-  struct stat status {};
-  const bool is_file = ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-  return SafetensorsFile::open(path + (is_file ? "" : std::string("/") + kModelFile), kHelp);
+InitialWeights open_initial_weights(const std::string& path) {
+  return InitialWeights(path, "--init", kHelp);
 }
 
-void require(const SafetensorsFile& file, const std::string& name, const std::string& dtype,
+void require(const InitialWeights& weights, const std::string& name, const std::string& dtype,
              const std::vector<std::int64_t>& shape) {
   using headrace::checkpoint::shape_text;
-  const auto found = file.tensors().find(name);
+  const TensorEntry* const found = weights.find(name);
   const std::string wanted = shape_text(dtype, shape);
-  if (found == file.tensors().end()) {
+  if (found == nullptr) {
     fail(Code::kInvalidArgument,
-         "'" + file.path() + "' has no tensor '" + name + "', which this model needs as " + wanted +
+         "'" + weights.path() + "' has no tensor '" + name + "', which this model needs as " +
+             wanted +
              "; nothing was read. Give the --layers, --hidden and --seq it was saved with.");
   }
-  if (found->second.dtype == dtype && found->second.shape == shape) return;
+  if (found->dtype == dtype && found->shape == shape) return;
   fail(Code::kInvalidArgument,
-       "'" + name + "' is " + shape_text(found->second.dtype, found->second.shape) + " in '" +
-           file.path() + "', this model needs " + wanted +
-           (found->second.shape == shape
+       "'" + name + "' is " + shape_text(found->dtype, found->shape) + " in '" + weights.path() +
+           "', this model needs " + wanted +
+           (found->shape == shape
                 ? "; nothing was read. Set bf16.enabled or fp16.enabled as it was saved with."
                 : "; nothing was read. Give the --layers, --hidden and --seq it was saved with."));
 }

@@ -8,17 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/model_tensors.hpp"
 
 namespace train_gpt {
-using headrace::checkpoint::SafetensorsFile;
+using InitialWeights = headrace::checkpoint::ModelTensors;
 using headrace::checkpoint::TensorEntry;
 
-// Of --init: a file, or a folder with model.safetensors. Throws as SafetensorsFile.
-SafetensorsFile open_initial_weights(const std::string& path);
+// Of --init. Throws as ModelTensors.
+InitialWeights open_initial_weights(const std::string& path);
 // Throws kInvalidArgument unless the tensor is there with this dtype and shape, saying what is
 // there instead.
-void require(const SafetensorsFile& file, const std::string& name, const std::string& dtype,
+void require(const InitialWeights& weights, const std::string& name, const std::string& dtype,
              const std::vector<std::int64_t>& shape);
 
 inline constexpr const char* kModelFile = "model.safetensors";

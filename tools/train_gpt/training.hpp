@@ -74,7 +74,7 @@ struct TrainingSetup {
   const Options& options;
   const Recipe& recipe;
   const headrace::Settings& settings;
-  const SafetensorsFile* initial = nullptr;  // null: random
+  const InitialWeights* initial = nullptr;  // null: random
   Progress& progress;
   World& world;
 };
