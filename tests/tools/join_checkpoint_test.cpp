@@ -89,6 +89,7 @@ TEST_F(JoinTest, MakesACheckpointThatLoadsWithTheTrainersState) {
 
 TEST_F(JoinTest, TakesTheLatestAndReportsWhatItLeavesOut) {
   std::ofstream(at("latest")) << "a\n";
+  std::ofstream(at("model.safetensors")) << "as train_gpt --save leaves it";
   std::ofstream(at("a/config.json")) << "{}";
   const Called called = join(directory_.string(), at("b"), {"--json", "-"});
   ASSERT_EQ(called.exit_code, 0) << called.err;

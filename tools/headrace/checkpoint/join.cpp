@@ -32,11 +32,11 @@ void check_other_folder(const JoinOptions& options) {
   throw command_line::Fault{options.to + " is the folder that is to be read", "Name a new folder"};
 }
 
-// Those of other formats, which have no manifest.
+// Those of other formats, which have no manifest. A trainer may save its weights beside `latest`.
 void check_format(const std::string& folder) {
   std::error_code ignored;
   const auto has = [&](const char* name) { return fs::exists(folder + "/" + name, ignored); };
-  if (has(checkpoint::kManifestName)) return;
+  if (has(checkpoint::kManifestName) || has(checkpoint::kLatestName)) return;
   if (has("zero")) {
     throw Error(Code::kUnsupported, folder +
                                         " is a universal checkpoint of DeepSpeed; nothing was "
