@@ -640,6 +640,32 @@ TEST(Checkpoint, ADamagedTensorLeavesAnEmptyEngineWithoutValues) {
   EXPECT_EQ(empty.hash_parameters() + empty.hash_optimizer_state(), run.hashes());
 }
 
+// The second chunk of a weight's moment is of the second rank alone. What the first rank has taken
+// is of no use.
+TEST(Checkpoint, ALoadThatFailsOnOneRankLeavesNoneWithValues) {
+  const testing::TemporaryDirectory directory;
+  const std::string folder = directory.string() + "/a", file = folder + "/optimizer.safetensors";
+  Training alone({.width = 600});
+  save_checkpoint(alone.engine(), folder);
+  const std::string bytes = bytes_of(file);
+  std::ofstream(file, std::ios::binary) << flipped(bytes, bytes.size() - 8192);
+  on_ranks(2, {.width = 600}, [&](Training& run, std::uint32_t) {
+    Engine& engine = run.engine();
+    for (std::uint32_t g = 0; g < engine.group_count(); ++g) {  // no group has values
+      const auto none = [](ParameterId, std::span<std::byte>) { throw Error(Code::kIo, "none"); };
+      EXPECT_EQ(error_of([&] { engine.load(GroupId{g}, none); }), "kIo none");
+    }
+    const std::string damaged = error_of([&] { load_checkpoint(engine, folder); });
+    EXPECT_NE(damaged.find("the checksum of "), std::string::npos) << damaged;
+    for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
+      const std::string stored = error_of([&] {
+        engine.store({i}, Content::kWeight, [](std::uint64_t, std::span<const std::byte>) {});
+      });
+      EXPECT_TRUE(stored.starts_with("kWrongState")) << stored;
+    }
+  });
+}
+
 TEST(Checkpoint, TheLatestOneIsFoundByTheFolderAbove) {
   const testing::TemporaryDirectory directory;
   Training run({.width = 40});

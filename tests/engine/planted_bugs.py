@@ -179,6 +179,56 @@ BUGS_OF_A_RANK_AHEAD = [
      "  if (p_.epochs != nullptr) p_.epochs->settle();\n"),
 ]
 
+# Of checkpoint_test, the test that is named finds it.
+BUGS_OF_CHECKPOINTS = [
+    ("a chunk is not compared with its checksum", "src/checkpoint/verified_files.cpp",
+     "  if (checksum_of(bytes) == saved.checksums[id.chunk]) return bytes;\n",
+     "  if (!bytes.empty()) return bytes;\n",
+     "Checkpoint.ADamagedTensorLeavesAnEmptyEngineWithoutValues"),
+    ("values in use are replaced by ones that may be damaged", "src/checkpoint/load.cpp",
+     "  if (!running.states.any()) return;\n", "  return;\n",
+     "Checkpoint.ADamagedFileIsNamedBeforeAnythingChanges"),
+    ("bytes of another file go where the last ones went", "src/checkpoint/write_behind.cpp",
+     "    if (!follows || filling_->room() == 0) {\n",
+     "    if (filling_ == nullptr || filling_->room() == 0) {\n",
+     "Checkpoint.GoesOnToTheBitsOfTheRunThatWasNotInterrupted"),
+    ("the bytes after the last whole page are not written", "src/checkpoint/files.cpp",
+     "  if (end_page < end) write(bytes.last(end - end_page), end_page);\n", "",
+     "LargeFiles.AreSavedAndLoadedWithEveryByte"),
+    ("nobody sums a chunk that ends in another rank's shard", "src/checkpoint/chunk_sums.cpp",
+     "std::pair{chunks_of(*first_), chunks_of(at_)}",
+     "std::pair{chunks_of(*first_), at_ / kChunkBytes}",
+     "Checkpoint.EveryWorldSizeLoadsWhatEverySizeSavedAndSavesTheSameFiles"),
+    ("a rank that fails leaves the values of the others", "src/checkpoint/load_together.cpp",
+     "    for (std::uint32_t g = 0; taking && g < engine.group_count(); ++g)\n",
+     "    for (std::uint32_t g = 0; taking && g < 0; ++g)\n",
+     "Checkpoint.ALoadThatFailsOnOneRankLeavesNoneWithValues"),
+    ("a save that fails leaves its folder", "src/checkpoint/files.cpp",
+     "  if (finished_) return;\n", "  return;\n",
+     "Checkpoint.ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn"),
+    ("a save removes what it has not written", "src/checkpoint/files.cpp",
+     "      if (is_of_a_save(entry)) continue;\n",
+     "      if (!is_of_a_save(entry) || fs::exists(path_)) continue;\n",
+     "Checkpoint.RemovesNothingThatNoSaveHasWritten"),
+    ("a name that occurs twice in an index is taken", "src/checkpoint/weight_map.cpp",
+     "    if (in_map_ && depth_ == kFiles && files_.contains(name))\n",
+     "    if (in_map_ && depth_ == kFiles && files_.contains(name) && false)\n",
+     "LoadWeights.ReadsTheFilesThatAnIndexNames"),
+    ("step counts are not loaded", "src/engine/all_values.cpp",
+     "  std::ranges::copy(steps, p_.counts.steps.begin());\n", "",
+     "Checkpoint.GoesOnToTheBitsOfTheRunThatWasNotInterrupted"),
+    ("a save does not wait for deferred updates", "src/engine/all_values.cpp",
+     "  p_.calls.finish_updates(call);\n", "",
+     "Checkpoint.GoesOnToTheBitsOfTheRunThatWasNotInterrupted"),
+    ("a tile that does not begin with its parameter is taken for one that does",
+     "src/engine/all_values.cpp",
+     "= cut.first_element + segment.first_element -", "= segment.first_element -",
+     "Checkpoint.GoesOnToTheBitsOfTheRunThatWasNotInterrupted"),
+    ("a tile is read to where another is still in use", "src/engine/all_values.cpp",
+     "std::uint64_t{tile} + places_.size());", "std::uint64_t{tile} + places_.size() + 1);",
+     "Checkpoint.GoesOnToTheBitsOfTheRunThatWasNotInterrupted"),
+]
+
 
 def run(command, folder, **more):
     return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -186,7 +236,14 @@ def run(command, folder, **more):
 
 
 def build(folder):
-    return run(["ninja", "-C", "build/release", "engine_tests"], folder)
+    return run(["ninja", "-C", "build/release", "engine_tests", "checkpoint_test"], folder)
+
+
+def command_of(part):
+    """Of one part of engine_tests, or of one test of checkpoint_test."""
+    program, *option = (["checkpoint_test", f"--gtest_filter={part}"] if "." in part else
+                        ["engine_tests", f"--part={part}"])
+    return [f"build/release/tests/bin/{program}", *option]
 
 
 def main():
@@ -202,7 +259,8 @@ def main():
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
                 [(*bug, "crash_states_test") for bug in BUGS_OF_CRASHES] +
                 [(*bug, "undone_step_test") for bug in BUGS_OF_UNDOING] +
-                [(*bug, "durable_ranks_test") for bug in BUGS_OF_A_RANK_AHEAD])
+                [(*bug, "durable_ranks_test") for bug in BUGS_OF_A_RANK_AHEAD] +
+                BUGS_OF_CHECKPOINTS)
     if asked.check:
         gone = [f"{what}: {name}" for what, name, before, _, _ in all_bugs
                 if (ROOT / name).read_text().count(before) != 1]
@@ -234,8 +292,7 @@ def main():
                 missed += 1
             else:
                 try:
-                    done = run(["build/release/tests/bin/engine_tests", f"--part={part}"],
-                               folder, env=environment, timeout=600)
+                    done = run(command_of(part), folder, env=environment, timeout=600)
                     found = done.returncode != 0
                 except subprocess.TimeoutExpired:
                     found = True
