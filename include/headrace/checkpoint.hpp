@@ -26,8 +26,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headrace/engine.hpp"
@@ -65,6 +67,41 @@ struct SaveOptions {
 //          or `latest` fails, the folder exists and the error says so. If one rank fails, all of
 //          them throw, and the others' errors name that rank.
 void save_checkpoint(Engine& engine, const std::string& directory, const SaveOptions& options = {});
+
+// A save that goes on beside training. It may be dropped, and outlive its engine.
+// Threads: any.
+class BackgroundSave {
+ public:
+  struct State;
+  explicit BackgroundSave(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  // Whether it has ended, with a checkpoint or an error.
+  bool done() const;
+  // Returns once the checkpoint is there. From this call on, no rate limits the save. Throws what
+  // ended it, each time: then there is no checkpoint.
+  void wait() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Saves the values that the engine has now, as save_checkpoint() does and with the same bytes, while
+// training goes on. Returns when the folder and its files are made, and the rest is written by a
+// thread of the engine, at most Settings::background_save_bytes_per_second on each rank.
+//
+// It reads the store of a durable engine: the call commits the last step, and until the save has
+// read all of it on all ranks, steps begin no commit. A run that is killed meanwhile goes on from
+// that step. Engine::commit() waits for it, and so does Engine::close() for the whole save. Neither
+// keeps to the rate.
+// Memory:  a row of the plan.
+// Ranks:   collective. What follows the call is not: the ranks find in the folder how far the others
+//          are. If one of them fails or is killed, no checkpoint appears.
+// Threads: as for Engine::store().
+// Throws   what save_checkpoint() throws before it writes values. Also kUnsupported: the engine has
+//          no background saves, as Settings says. kWrongState: another one still runs. An error
+//          after that is thrown by wait(), does not end training, and is logged.
+[[nodiscard]] BackgroundSave save_checkpoint_in_background(Engine& engine,
+                                                           const std::string& directory,
+                                                           const SaveOptions& options = {});
 
 struct LoadedCheckpoint {
   std::vector<std::byte> trainer_state;  // as SaveOptions gave it; empty if it gave none
