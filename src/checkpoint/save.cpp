@@ -72,7 +72,6 @@ std::uint64_t hash_of(const Layout& layout) {
     hash = kernels::xxh3_64(std::as_bytes(std::span(file.header)), hash);
   return hash;
 }
-
 }  // namespace
 
 namespace checkpoint {
@@ -163,6 +162,12 @@ void Save::sum_shared_chunks() {
 }
 
 // Under its name only once it is whole: ranks that do not meet look for it.
+void Save::leave_note(const std::string& name, const std::string& text) const {
+  const std::string path = path_of(name), half = path + ".half";
+  write_file(half, std::as_bytes(std::span(text)));
+  std::filesystem::rename(half, path);
+}
+
 void Save::leave_sums() {
   nlohmann::json all = nlohmann::json::array();
   std::vector<ChunkSums>& sums = files_.sums();
@@ -172,10 +177,7 @@ void Save::leave_sums() {
     for (std::uint64_t c = first; c < end; ++c) digits += sums[t].checksums()[c];
     if (!digits.empty()) all.push_back({t, first, digits});
   }
-  const std::string text = all.dump();
-  const std::string path = path_of(name_of_sums(rank())), half = path + ".half";
-  write_file(half, std::as_bytes(std::span(text)));
-  std::filesystem::rename(half, path);
+  leave_note(name_of_sums(rank()), all.dump());
 }
 
 void Save::take_sums(std::uint32_t rank) {
@@ -206,7 +208,7 @@ void save_checkpoint(Engine& engine, const std::string& directory, const SaveOpt
   const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kSaveCheckpoint);
   check_save(kSaveCall, engine, options);
   Save save(kSaveCall, engine, directory, options);
-  try {
+  save.meeting().run([&] {
     save.begin();
     save.write([&](const engine::RangeSink& sink) { running.all_values->store(kSaveCall, sink); });
     save.meeting().meet({});
@@ -214,9 +216,6 @@ void save_checkpoint(Engine& engine, const std::string& directory, const SaveOpt
     save.meeting().meet({});
     save.finish();
     save.meeting().meet({});
-  } catch (...) {
-    save.meeting().withdraw(std::current_exception());
-    throw;
-  }
+  });
 }
 }  // namespace headrace

@@ -44,6 +44,9 @@ class Save {
   // Once all checksums are there: rank 0 makes the folder a checkpoint.
   void finish();
 
+  // A file in the folder that tells other ranks something.
+  void leave_note(const std::string& name, const std::string& text) const;
+
   ranks::Meeting<SaveWords>& meeting() noexcept { return meeting_; }
   std::uint32_t rank() const { return running_.partition.rank; }
   std::uint32_t ranks() const { return running_.partition.world_size; }

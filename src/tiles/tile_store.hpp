@@ -91,8 +91,8 @@ class TileStore {
   async::Task<> write_back(std::uint32_t tile);
   // Reads and verifies what belongs in memory.
   async::Task<> read_resident(std::uint32_t tile);
-  // Reads all of the tile as `record` names it, wherever the present one lives, into `memory`, which
-  // has Plan::saved_tile_bytes. Returns where it lies there, not yet verified.
+  // Reads all of the tile as `record` names it, wherever the present one lives, into `memory` of
+  // Plan::saved_tile_bytes. Returns where it lies there, not yet verified.
   async::Task<TileView> read_committed(std::uint32_t tile, const swap::CommitRecord& record,
                                        std::span<std::byte> memory);
   // Any thread. Verifies what read_committed() has read, on the calling thread.

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -144,7 +145,7 @@ TEST_F(BackgroundSaves, KeepToTheirRate) {
   std::uint64_t bytes = 0;
   for (const auto& [name, content] : bytes_in(beside_)) bytes += content.size();
   ASSERT_GT(bytes, 2u << 20);
-  // The last portion, of at most 1 MiB, is not waited for; headers and the manifest are not counted.
+  // The last portion, of at most 1 MiB, is not waited for. Headers and the manifest do not count.
   EXPECT_GE(took.count(), static_cast<double>(bytes - (bytes / 20) - (1 << 20)) / (4 << 20));
 }
 
@@ -236,6 +237,31 @@ TEST_F(BackgroundSaves, NameWhatIsDamagedInTheStore) {
   EXPECT_TRUE(error.ends_with("No checkpoint was made.")) << error;
   EXPECT_FALSE(fs::exists(beside_));
   EXPECT_FALSE(fs::exists(beside_ + ".tmp"));
+}
+
+// [background]
+// Each checkpoint has the time until the next one.
+void train_and_save(Engine& engine, const std::string& folder, int steps,
+                    const std::function<void()>& train_step) {
+  std::optional<BackgroundSave> save;
+  for (int step = 1; step <= steps; ++step) {
+    train_step();
+    if (step % 2 != 0) continue;
+    if (save) save->wait();  // throws what ended it
+    save = save_checkpoint_in_background(engine, folder + "/step-" + std::to_string(step));
+  }
+  if (save) save->wait();
+}
+// [/background]
+
+TEST_F(BackgroundSaves, FollowEachOther) {
+  DurableTraining run(kSlow);
+  train_and_save(run.engine(), folder_.string(), 5, [&] { run.train(1); });
+  DurableTraining other(kSlow);
+  other.train(4);
+  save_checkpoint(other.engine(), blocking_);
+  EXPECT_EQ(bytes_in(folder_.string() + "/step-4"), bytes_in(blocking_));
+  EXPECT_TRUE(fs::exists(folder_.string() + "/step-2"));
 }
 
 // ---- several ranks ----
