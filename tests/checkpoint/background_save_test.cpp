@@ -63,8 +63,8 @@ class BackgroundSaves : public ::testing::Test {
                     beside_ = folder_.string() + "/beside";
 };
 
-// At this rate a save lasts for many steps, and ends once it is awaited.
-constexpr std::uint64_t kSlow = 1 << 20;
+// At this rate a save outlasts any test, and ends once it is awaited.
+constexpr std::uint64_t kSlow = 1 << 10;
 
 void expect_the_bytes_of_a_blocking_save(const Place& place, const std::string& blocking,
                                          const std::string& beside) {

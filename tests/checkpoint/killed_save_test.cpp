@@ -88,15 +88,19 @@ constexpr std::uint64_t kEvery = 1;
 enum class Way { kAtOnce, kBesideTraining };
 
 // The store lies in `drive`, which the parent removes: a killed child leaves it.
-void make_durable(Training& run, const std::string& drive,
-                  std::uint64_t rate = std::uint64_t{1} << 40) {
-  fs::remove_all(drive);
-  fs::create_directories(drive);
+void continue_durable(Training& run, const std::string& drive,
+                      std::uint64_t rate = std::uint64_t{1} << 40) {
   Settings settings = testing_checkpoints::settings_of({.on_nvme = true}, drive);
   settings.durable_every = 1;
   settings.store = "run";
   settings.background_save_bytes_per_second = rate;
   run.begin(settings);
+}
+void make_durable(Training& run, const std::string& drive,
+                  std::uint64_t rate = std::uint64_t{1} << 40) {
+  fs::remove_all(drive);
+  fs::create_directories(drive);
+  continue_durable(run, drive, rate);
 }
 
 void save(Training& run, const std::string& folder, std::uint64_t file_bytes, Way way) {
@@ -151,6 +155,20 @@ class KilledSave : public ::testing::Test {
     before_ = run.hashes();
     run.train(1);
     after_ = run.hashes();
+    run.train(1);
+    one_step_on_ = run.hashes();
+  }
+  // The store has the step that was being saved, or a later one, and goes on from it. That
+  // step is committed before the save makes its folder.
+  void expect_the_store_to_continue(bool committed) {
+    Training run({.width = 100});
+    continue_durable(run, second_ + ".drive");
+    const auto resumed = run.engine().resumed();
+    const std::uint64_t step = resumed ? resumed->step : 0;
+    EXPECT_LE(step, 2u);
+    EXPECT_GE(step, committed ? 1u : 0u);
+    run.train(static_cast<int>(2 - step));
+    EXPECT_EQ(run.hashes(), one_step_on_);
   }
   // The checkpoint before or the new one is the latest, whole; the new one is whole or absent.
   void expect_one_or_the_other() {
@@ -172,7 +190,7 @@ class KilledSave : public ::testing::Test {
   }
   const testing::TemporaryDirectory directory_;
   const std::string first_ = directory_.string() + "/1", second_ = directory_.string() + "/2";
-  std::string before_, after_;
+  std::string before_, after_, one_step_on_;
 };
 
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
@@ -220,7 +238,10 @@ TEST_F(KilledSave, BesideTrainingLeavesTheOneBefore) {
       SCOPED_TRACE("killed at call " + std::to_string(k));
       const bool ended = save_in_child(
                              second_, file_bytes, k, [](pid_t) {}, Way::kBesideTraining) != 0;
+      const bool saving = fs::exists(second_) || fs::exists(second_ + ".tmp");
       expect_one_or_the_other();
+      expect_the_store_to_continue(saving);
+      fs::remove_all(second_ + ".tmp");  // the next kill may come before there is another
       if (ended) break;
       ++points;
     }
