@@ -19,8 +19,8 @@
  *     be freed after the call.
  *  5. Handles are numbers stored in pointers, not addresses. A handle that was destroyed, was never
  *     created, or is of another kind gives HEADRACE_INVALID_ARGUMENT. A process may have 256
- *     engines, 256 optimizers, 256 headrace_io and 8192 headrace_gathered; one more gives
- *     HEADRACE_OUT_OF_BUDGET.
+ *     engines, 256 optimizers, 256 headrace_io, 256 headrace_background_save and 8192
+ *     headrace_gathered; one more gives HEADRACE_OUT_OF_BUDGET.
  *     Groups, parameters and hyperparameter sets are small integers, counted from 0 in the order in
  *     which they were added; one that the engine never returned gives HEADRACE_NOT_FOUND.
  *  6. Input text is UTF-8, ends with NUL, and is copied. A name has at most 1024 bytes. Output text
@@ -46,7 +46,8 @@
  *     HEADRACE_UNSUPPORTED if they are not compatible.
  * 11. A forked child may create its own engines. There, every call on its parent's engines returns
  *     HEADRACE_WRONG_STATE.
- * 12. The shared library may be unloaded when every engine, optimizer and headrace_io is destroyed.
+ * 12. The shared library may be unloaded when every engine, optimizer, headrace_io and
+ *     headrace_background_save is destroyed.
  *
  * After an error, an engine is as it was before the call, and the call may be repeated, unless a
  * comment here or in headrace/engine.hpp says otherwise. HEADRACE_FAILED and HEADRACE_INTERRUPTED
@@ -589,6 +590,23 @@ static inline void headrace_save_options_init(headrace_save_options* options) {
 headrace_code headrace_engine_save_checkpoint(headrace_engine* engine, const char* directory,
                                               const headrace_save_options* options,
                                               headrace_error* error);
+/* A save that goes on beside training. Its calls may run on any thread, beside any call. The handle
+ * may outlive its engine. */
+typedef struct headrace_background_save headrace_background_save;
+headrace_code headrace_engine_save_checkpoint_in_background(headrace_engine* engine,
+                                                            const char* directory,
+                                                            const headrace_save_options* options,
+                                                            headrace_background_save** out_save,
+                                                            headrace_error* error);
+/* 1: it has ended, with a checkpoint or an error; 0: it has not. */
+headrace_code headrace_background_save_done(headrace_background_save* save, int32_t* out_done,
+                                            headrace_error* error);
+/* Returns when it has ended, each time with its error or HEADRACE_OK. From then on, no rate limits
+ * it. */
+headrace_code headrace_background_save_wait(headrace_background_save* save, headrace_error* error);
+/* Ends the handle alone: the save goes on. HEADRACE_WRONG_STATE while a call with it runs. */
+headrace_code headrace_background_save_destroy(headrace_background_save* save,
+                                               headrace_error* error);
 headrace_code headrace_engine_load_checkpoint(headrace_engine* engine, const char* directory,
                                               headrace_error* error);
 typedef struct headrace_weight_options {

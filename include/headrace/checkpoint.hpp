@@ -26,8 +26,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headrace/engine.hpp"
@@ -65,6 +67,44 @@ struct SaveOptions {
 //          or `latest` fails, the folder exists and the error says so. If one rank fails, all of
 //          them throw, and the others' errors name that rank.
 void save_checkpoint(Engine& engine, const std::string& directory, const SaveOptions& options = {});
+
+// A save that goes on beside training. It may be dropped, and outlive its engine.
+// Threads: any.
+class BackgroundSave {
+ public:
+  struct State;
+  explicit BackgroundSave(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  // Whether it has ended, with a checkpoint or an error.
+  bool done() const;
+  // Returns once the checkpoint is there. From this call on, no rate limits the save. Throws what
+  // ended it, each time: then there is no checkpoint. With several ranks, it waits for the others'
+  // saves too, and does not notice that one of them was killed, as the engine's calls do.
+  void wait() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Saves the values that the engine has now while training goes on. The checkpoint has the bytes of
+// one of save_checkpoint(). Returns when the folder and its files are made. A thread of the engine
+// writes the rest, at most Settings::background_save_bytes_per_second on each rank.
+//
+// It reads the store of a durable engine. So the call commits the last step, and until the save has
+// read all of it on all ranks, steps begin no commit.
+// Cost:    a run that is killed meanwhile goes on from the step that is being saved, and repeats
+//          all steps since. Engine::commit() waits until the save has read everything,
+//          Engine::close() until it has ended; neither keeps to the rate. sleep() is refused
+//          meanwhile.
+// Memory:  a row of the plan.
+// Ranks:   collective. The save itself is not: the ranks find in the folder how far the others are.
+//          If one of them fails or is killed, no checkpoint appears.
+// Threads: as for Engine::store().
+// Throws   what save_checkpoint() throws before it writes values. Also kUnsupported: the engine has
+//          no background saves, as Settings says. kWrongState: another one still runs. wait()
+//          throws a later error, which is also logged. It does not end training.
+[[nodiscard]] BackgroundSave save_checkpoint_in_background(Engine& engine,
+                                                           const std::string& directory,
+                                                           const SaveOptions& options = {});
 
 struct LoadedCheckpoint {
   std::vector<std::byte> trainer_state;  // as SaveOptions gave it; empty if it gave none

@@ -159,6 +159,9 @@ struct Settings {
   std::string store = {};
   Resume resume = Resume::kAuto;
   std::uint64_t trainer_state_bytes = 65536;  // the most that set_trainer_state() accepts
+  // The most that save_checkpoint_in_background() writes on each rank. 0: there are no such saves,
+  // and no memory for them.
+  std::uint64_t background_save_bytes_per_second = 0;
   Tuned tuned;
 
   // One line for each key that is accepted but has no effect. The engine logs each line once.

@@ -186,7 +186,8 @@ bool is_of_a_save(const fs::directory_entry& entry) {
   if (entry.is_directory()) return name == "zero";
   for (const char* const end : {".safetensors", ".json", ".bin", ".pt"})
     if (name.ends_with(end)) return true;
-  return name.starts_with("token.") || name.starts_with("checksums.");
+  return name.starts_with("token.") || name.starts_with("checksums.") ||
+         name.starts_with("written.") || name.starts_with("failed.");
 }
 }  // namespace
 

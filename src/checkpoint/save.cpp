@@ -16,7 +16,6 @@
 //   meet: the checkpoint is there
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -26,30 +25,30 @@
 #include "checkpoint/layout.hpp"
 #include "checkpoint/manifest.hpp"
 #include "checkpoint/safetensors_header.hpp"
+#include "checkpoint/save.hpp"
 #include "checkpoint/written_files.hpp"
 #include "engine/engine_core.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
 #include "kernels/hash.hpp"
-#include "ranks/meeting.hpp"
 
 namespace headrace {
 namespace {
 using namespace checkpoint;
 constexpr const char* kSaveCall = "save_checkpoint";
 
-void check_names(const partition::Registry& registry) {
+void check_names(const std::string& call, const partition::Registry& registry) {
   for (std::size_t i = 0; i < registry.parameters().size(); ++i) {
     const std::string& name = registry.parameters()[i].full_name;
     const std::string fault = name_fault(name);
     if (fault.empty()) continue;
-    throw Error(Code::kInvalidArgument, "save_checkpoint: parameter " + std::to_string(i) +
-                                            " is named " + shown_name(name) + ", " + fault +
+    throw Error(Code::kInvalidArgument, call + ": parameter " + std::to_string(i) + " is named " +
+                                            shown_name(name) + ", " + fault +
                                             "; nothing was written. Register it by another name.");
   }
 }
 
-Manifest manifest_of(Engine& engine, const SaveOptions& options) {
+Manifest saved_manifest(Engine& engine, const SaveOptions& options) {
   const Settings& settings = engine.settings();
   Manifest manifest{name_of(settings.optimizer), name_of(settings.moments), {}, {}, {}, {}};
   for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
@@ -65,12 +64,6 @@ Manifest manifest_of(Engine& engine, const SaveOptions& options) {
   return manifest;
 }
 
-// What the ranks say when they meet.
-struct Words {
-  std::uint64_t token = 0;   // of rank 0: what it has left in the folder
-  std::uint64_t layout = 0;  // a hash: the same on every rank
-};
-
 std::string name_of_token(std::uint64_t token) { return "token." + std::to_string(token); }
 
 std::uint64_t hash_of(const Layout& layout) {
@@ -79,66 +72,45 @@ std::uint64_t hash_of(const Layout& layout) {
     hash = kernels::xxh3_64(std::as_bytes(std::span(file.header)), hash);
   return hash;
 }
+}  // namespace
 
-class Save {
- public:
-  Save(Engine& engine, const std::string& directory, const SaveOptions& options)
-      : running_(engine::core_of(engine).ready(kSaveCall)),
-        options_(options),
-        directory_(directory),
-        files_(manifest_of(engine, options), directory),
-        meeting_(running_.ranks, kSaveCall) {}
+namespace checkpoint {
+std::string name_of_sums(std::uint32_t rank) { return "checksums." + std::to_string(rank); }
 
-  void run() {
-    try {
-      make_folder();
-      write_values();
-      meeting_.meet({});
-      sum_shared_chunks();
-      meeting_.meet({});
-      finish();
-      meeting_.meet({});
-    } catch (...) {
-      meeting_.withdraw(std::current_exception());
-      throw;
-    }
+void check_save(const char* call, Engine& engine, const SaveOptions& options) {
+  check_names(call, engine::core_of(engine).registry());
+  if (options.file_bytes == 0) {
+    throw Error(
+        Code::kInvalidArgument,
+        std::string(call) + ": SaveOptions::file_bytes is 0; nothing was written. Leave it out.");
   }
+}
 
- private:
-  std::uint32_t rank() const { return running_.partition.rank; }
-  std::string path_of(const std::string& file) const { return folder_path_ + "/" + file; }
-  void make_folder();
-  void find_folder(std::uint64_t token);
-  void write_values();
-  void write_other_values();
-  void sum_shared_chunks();
-  void leave_sums();
-  void take_sums(std::uint32_t rank);
-  void finish();
+Save::Save(const char* call, Engine& engine, const std::string& directory,
+           const SaveOptions& options, std::span<std::byte> buffers)
+    : call_(call),
+      running_(engine::core_of(engine).ready(call)),
+      trainer_state_(options.trainer_state.begin(), options.trainer_state.end()),
+      latest_(options.latest),
+      directory_(directory),
+      files_(saved_manifest(engine, options), directory, {call, kSaving.follows}, buffers),
+      meeting_(running_.ranks, call) {}
 
-  engine::Running& running_;
-  const SaveOptions& options_;
-  const std::string directory_;
-  std::optional<NewFolder> folder_;  // of rank 0; removed once the files are closed
-  WrittenFiles files_;
-  ranks::Meeting<Words> meeting_;
-  std::string folder_path_;
-  std::uint64_t token_ = 0;
-};
+Save::~Save() = default;
 
-void Save::make_folder() {
-  Words words{0, hash_of(files_.layout())};
+void Save::begin() {
+  SaveWords words{0, hash_of(files_.layout())};
   folder_path_ = temporary_of(directory_);
   if (rank() == 0) {
-    folder_.emplace(directory_);
+    folder_.emplace(directory_, Caller{call_, kSaving.follows});
     files_.create(folder_path_);
     words.token = token_ = base::random_number();
     if (running_.partition.world_size > 1) File::create(path_of(name_of_token(token_)));
   }
-  const Words of_rank_0 = meeting_.meet(words)[0];
+  const SaveWords of_rank_0 = meeting_.meet(words)[0];
   if (words.layout != of_rank_0.layout) {
     throw Error(Code::kInvalidArgument,
-                "save_checkpoint: rank " + std::to_string(rank()) +
+                std::string(call_) + ": rank " + std::to_string(rank()) +
                     " has another SaveOptions::file_bytes than rank 0; no checkpoint was made. "
                     "Give all ranks the same.");
   }
@@ -149,7 +121,7 @@ void Save::make_folder() {
 void Save::find_folder(std::uint64_t token) {
   if (!std::filesystem::exists(path_of(name_of_token(token)))) {
     throw Error(Code::kUnsupported,
-                "save_checkpoint: " + folder_path_ +
+                std::string(call_) + ": " + folder_path_ +
                     ", which rank 0 has made, is not there on rank " + std::to_string(rank()) +
                     ", or is another folder; no checkpoint was made. Name a folder in a file "
                     "system that all ranks share.");
@@ -157,20 +129,17 @@ void Save::find_folder(std::uint64_t token) {
   files_.open(folder_path_);
 }
 
-void Save::write_values() {
-  running_.all_values->store(
-      kSaveCall, [&](const engine::ValueRange& range, std::span<const std::byte> values) {
-        files_.write(files_.layout().tensor_of(range.id.index, range.content), range.first_byte,
-                     values);
-      });
+void Save::write(const std::function<void(const engine::RangeSink&)>& values) {
+  values([&](const engine::ValueRange& range, std::span<const std::byte> bytes) {
+    files_.write(files_.layout().tensor_of(range.id.index, range.content), range.first_byte, bytes);
+  });
   if (rank() == 0) write_other_values();
   files_.sync();
 }
 
 void Save::write_other_values() {
   files_.write_steps_and_indexes();
-  if (!options_.trainer_state.empty())
-    write_file(path_of(kTrainerStateName), options_.trainer_state);
+  if (!trainer_state_.empty()) write_file(path_of(kTrainerStateName), trainer_state_);
 }
 
 // Of a chunk that begins in this rank's shard and ends in another's.
@@ -192,7 +161,12 @@ void Save::sum_shared_chunks() {
   if (rank() != 0) leave_sums();
 }
 
-std::string name_of_sums(std::uint32_t rank) { return "checksums." + std::to_string(rank); }
+// Under its name only once it is whole: ranks that do not meet look for it.
+void Save::leave_note(const std::string& name, const std::string& text) const {
+  const std::string path = path_of(name), half = path + ".half";
+  write_file(half, std::as_bytes(std::span(text)));
+  std::filesystem::rename(half, path);
+}
 
 void Save::leave_sums() {
   nlohmann::json all = nlohmann::json::array();
@@ -203,8 +177,7 @@ void Save::leave_sums() {
     for (std::uint64_t c = first; c < end; ++c) digits += sums[t].checksums()[c];
     if (!digits.empty()) all.push_back({t, first, digits});
   }
-  const std::string text = all.dump();
-  write_file(path_of(name_of_sums(rank())), std::as_bytes(std::span(text)));
+  leave_note(name_of_sums(rank()), all.dump());
 }
 
 void Save::take_sums(std::uint32_t rank) {
@@ -226,20 +199,23 @@ void Save::finish() {
   std::filesystem::remove(path_of(name_of_token(token_)));
   files_.write_manifest();
   folder_->finish();
-  if (options_.latest) name_latest(directory_);
+  if (latest_) name_latest(directory_);
 }
-}  // namespace
+}  // namespace checkpoint
 
 void save_checkpoint(Engine& engine, const std::string& directory, const SaveOptions& options) {
-  EngineCore& core = engine::core_of(engine);
-  const auto together =
-      core.ready(kSaveCall).gradients->begin_together(ranks::RankCall::Kind::kSaveCheckpoint);
-  check_names(core.registry());
-  if (options.file_bytes == 0) {
-    throw Error(
-        Code::kInvalidArgument,
-        "save_checkpoint: SaveOptions::file_bytes is 0; nothing was written. Leave it out.");
-  }
-  Save(engine, directory, options).run();
+  engine::Running& running = engine::core_of(engine).ready(kSaveCall);
+  const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kSaveCheckpoint);
+  check_save(kSaveCall, engine, options);
+  Save save(kSaveCall, engine, directory, options);
+  save.meeting().run([&] {
+    save.begin();
+    save.write([&](const engine::RangeSink& sink) { running.all_values->store(kSaveCall, sink); });
+    save.meeting().meet({});
+    save.sum_shared_chunks();
+    save.meeting().meet({});
+    save.finish();
+    save.meeting().meet({});
+  });
 }
 }  // namespace headrace

@@ -9,8 +9,7 @@
 
 namespace headrace::checkpoint {
 namespace {
-constexpr std::size_t kPieces = 4, kWriters = 2;
-constexpr std::size_t kPieceBytes = 2 * base::kMiB;
+constexpr std::size_t kWriters = 2;
 }  // namespace
 
 std::byte* WriteBehind::Piece::data() const noexcept { return memory + at % base::kIoAlignment; }
@@ -31,10 +30,13 @@ WriteBehind::~WriteBehind() {
 
 // With the first piece: a small checkpoint needs them too, an engine that is never saved does not.
 void WriteBehind::start() {
-  memory_ = std::make_unique<pinned::Arena>(kPieces * kPieceBytes, 1);
+  if (memory_.empty()) {
+    own_ = std::make_unique<pinned::Arena>(kPieces * kPieceBytes, 1);
+    memory_ = own_->bytes();
+  }
   pieces_.resize(kPieces);
   for (std::size_t i = 0; i < kPieces; ++i) {
-    pieces_[i].memory = memory_->range(i * kPieceBytes, kPieceBytes).data();
+    pieces_[i].memory = memory_.subspan(i * kPieceBytes, kPieceBytes).data();
     empty_.push_back(&pieces_[i]);
   }
   for (std::size_t i = 0; i < kWriters; ++i) {

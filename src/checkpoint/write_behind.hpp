@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/units.hpp"
 #include "checkpoint/files.hpp"
 #include "pinned/arena.hpp"
 
@@ -26,8 +27,11 @@ namespace headrace::checkpoint {
 // For one thread.
 class WriteBehind {
  public:
-  // `files` outlives it, and does not change.
-  explicit WriteBehind(std::vector<File>& files) : files_(files) {}
+  static constexpr std::size_t kPieces = 4, kPieceBytes = 2 * base::kMiB;
+  // `files` outlives it, and does not change. `memory`: of kPieces pieces, aligned to pages; empty:
+  // its own.
+  explicit WriteBehind(std::vector<File>& files, std::span<std::byte> memory = {})
+      : files_(files), memory_(memory) {}
   ~WriteBehind();  // what was not written by then is dropped
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
@@ -55,7 +59,8 @@ class WriteBehind {
   void write_pieces() noexcept;
 
   std::vector<File>& files_;
-  std::unique_ptr<pinned::Arena> memory_;  // on huge pages: small ones halve a drive's speed
+  std::span<std::byte> memory_;
+  std::unique_ptr<pinned::Arena> own_;  // on huge pages: small ones halve a drive's speed
   std::vector<Piece> pieces_;
   Piece* filling_ = nullptr;
   std::vector<std::thread> threads_;

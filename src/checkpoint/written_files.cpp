@@ -4,8 +4,12 @@
 #include <utility>
 
 namespace headrace::checkpoint {
-WrittenFiles::WrittenFiles(Manifest manifest, const std::string& directory, const Caller& caller)
-    : manifest_(std::move(manifest)), layout_(layout_of(manifest_, directory)), caller_(caller) {
+WrittenFiles::WrittenFiles(Manifest manifest, const std::string& directory, const Caller& caller,
+                           std::span<std::byte> buffers)
+    : manifest_(std::move(manifest)),
+      layout_(layout_of(manifest_, directory)),
+      caller_(caller),
+      behind_(files_, buffers) {
   for (const PlacedTensor& tensor : layout_.tensors) sums_.emplace_back(tensor.size_bytes);
 }
 

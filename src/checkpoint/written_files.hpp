@@ -18,7 +18,9 @@ namespace headrace::checkpoint {
 class WrittenFiles {
  public:
   // `manifest` with the files that assign_files() gives it; `directory` is named in errors.
-  WrittenFiles(Manifest manifest, const std::string& directory, const Caller& caller = kSaving);
+  // `buffers`: as WriteBehind's memory.
+  WrittenFiles(Manifest manifest, const std::string& directory, const Caller& caller = kSaving,
+               std::span<std::byte> buffers = {});
 
   const Layout& layout() const noexcept { return layout_; }
   // All files in the folder, at their full sizes, with their headers.
@@ -46,6 +48,6 @@ class WrittenFiles {
   std::string folder_;
   std::vector<File> files_;
   std::vector<ChunkSums> sums_;
-  WriteBehind behind_{files_};
+  WriteBehind behind_;
 };
 }  // namespace headrace::checkpoint

@@ -5,9 +5,20 @@
 #include <cstring>
 #include <exception>
 
+#include "engine/epochs.hpp"
 #include "engine/stretch.hpp"
 
 namespace headrace::engine {
+namespace {
+void send_range(const tiles::TileLayout& at, const partition::Segment& segment, ValueRange range,
+                std::span<std::byte> scratch, const RangeSink& sink) {
+  send(at, segment, range.content, scratch, [&](std::uint64_t, std::span<const std::byte> values) {
+    sink(range, values);
+    range.first_byte += values.size();
+  });
+}
+}  // namespace
+
 AllValues::AllValues(const Values::Parts& parts, Values& values) : p_(parts), values_(values) {
   const std::uint32_t places = std::max<std::uint32_t>(1, parts.plan.update_slots);
   for (std::uint32_t i = 0; i < places; ++i) places_.emplace_back(parts.tiles);
@@ -22,13 +33,24 @@ void AllValues::store(const char* call, const RangeSink& sink) {
     p_.calls.run([&] { return hold(tile); });
     const tiles::TileLayout at = place_of(tile).held.layout();
     each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {
-      send(at, segment, range.content, values_.scratch(),
-           [&](std::uint64_t, std::span<const std::byte> values) {
-             sink(range, values);
-             range.first_byte += values.size();
-           });
+      send_range(at, segment, range, values_.scratch(), sink);
     });
   });
+}
+
+void AllValues::store_pinned(const Epochs& epochs, std::span<std::byte> memory,
+                             const RangeSink& sink) const {
+  const swap::CommitRecord& record = epochs.pinned_record();
+  const std::span<std::byte> place = memory.first(p_.plan.saved_tile_bytes);
+  const std::span<std::byte> scratch = memory.subspan(place.size(), residency::kScratchBytes);
+  for (std::uint32_t t = 0; t < p_.partition.tiles.size(); ++t) {
+    const tiles::TileView view =
+        p_.calls.run_apart([&] { return p_.tiles.read_committed(t, record, place); });
+    const tiles::TileLayout at = p_.tiles.verify_committed(t, record, view);
+    each_range(t, at, [&](const partition::Segment& segment, ValueRange range) {
+      send_range(at, segment, range, scratch, sink);
+    });
+  }
 }
 
 void AllValues::load(const char* call, const RangeSource& source,

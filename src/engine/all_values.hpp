@@ -31,6 +31,9 @@ class AllValues {
   // Each element of every content that the engine keeps, once. For one parameter and content, in
   // rising order. `call` names it in errors.
   void store(const char* call, const RangeSink& sink);
+  // The same of the epoch that is pinned, on a thread of the engine's own, while training goes on:
+  // takes no update slot. `memory`: Plan::saved_tile_bytes and kScratchBytes.
+  void store_pinned(const Epochs& epochs, std::span<std::byte> memory, const RangeSink& sink) const;
   // Asks for the same ranges, and sets each parameter's step count. No group needs values
   // beforehand; after an error, none has any. With several ranks, all of them make this call.
   void load(const char* call, const RangeSource& source, std::span<const std::uint64_t> steps);

@@ -51,6 +51,11 @@ class Calls {
       throw;
     }
   }
+  // The same for a thread of the engine's own: it helps nobody, and its errors are no call's.
+  template <class Make>
+  auto run_apart(Make&& make) {
+    return async::call(p_.conductor, nullptr, std::forward<Make>(make));
+  }
   // The same for a wait that EngineOptions::poll may end: make(give_up), null if it may not.
   template <class Make>
   auto run_patiently(const char* call, Make&& make) {

@@ -150,6 +150,11 @@ engine::Running& EngineCore::running(const char* call) {
 void EngineCore::sleep(const std::string& directory) {
   engine::Running& running = ready("sleep");
   running.leases->refuse_any("sleep");
+  if (running.background.running()) {
+    throw Error(Code::kWrongState,
+                "sleep: a background save reads the engine's state; the engine is awake. Call "
+                "BackgroundSave::wait() first.");
+  }
   if (running.gradients->any()) {
     throw Error(Code::kWrongState,
                 "sleep: gradients have arrived since the last step, and would be lost; the engine "
@@ -208,6 +213,7 @@ void EngineCore::close() {
   if (running_) {
     if (running_->epochs && !asleep_) {
       running_->leases->refuse_any("close");
+      running_->background.finish();
       try {
         running_->epochs->commit_at_close();
       } catch (...) {

@@ -40,6 +40,9 @@ class EngineCore {
 
   // ---- always ----
   const Settings& settings() const noexcept { return inputs_.settings; }
+  const LogSink& log() const noexcept { return inputs_.log; }
+  // Whether only close() works. Any thread.
+  bool ended() const noexcept { return failure_.ended(); }
   const PlanReport& plan() const;
   Stats stats() const;
   Trace take_trace();

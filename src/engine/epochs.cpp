@@ -124,7 +124,8 @@ void Epochs::settle() {
   if (p_.alone) note_met();
 }
 
-void Epochs::note_met() noexcept {
+void Epochs::note_met(bool held) noexcept {
+  held_ = held;
   everywhere_ = true;
   durable_step_.store(written_step_.load());
 }
@@ -138,7 +139,7 @@ void Epochs::settle_for_load() {
 
 void Epochs::note_step() {
   bound_state_ = given_state_;
-  if (++steps_since_commit_ < p_.plan.commit_every) return;
+  if (++steps_since_commit_ < p_.plan.commit_every || held_) return;
   capture();
   begin();
 }
@@ -184,6 +185,7 @@ void Epochs::commit() {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
     p_.states.require_whole({g}, "commit");
   p_.calls.finish_updates("commit");
+  wait_for_unpin();
   settle();
   p_.gradients.meet_alike(ranks::RankCall::Kind::kCommit);
   note_met();
@@ -203,6 +205,7 @@ void Epochs::commit_here(const char* call) {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
     p_.states.require_whole({g}, call);
   p_.calls.finish_updates(call);
+  wait_for_unpin();
   settle();
   capture();
   begin();
@@ -216,6 +219,29 @@ void Epochs::commit_at_close() {
   if (steps_since_commit_ > 0) return commit_here("close");
   p_.calls.finish_updates("close");
   settle();
+}
+
+// ---- a background save ----
+
+// With several ranks always: one whose shards are empty cannot see that the others' have changed.
+void Epochs::pin(const char* call) {
+  for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
+    p_.states.require_whole({g}, call);
+  p_.calls.finish_updates(call);
+  settle();
+  if (!p_.alone || steps_since_commit_ > 0 || !p_.places.as_committed()) commit();
+  pinned_.store(true);
+}
+
+void Epochs::unpin() noexcept {
+  pinned_.store(false);
+  pinned_.notify_all();
+}
+
+void Epochs::wait_for_unpin() noexcept {
+  awaited_.store(true);
+  pinned_.wait(true);
+  awaited_.store(false);
 }
 
 async::Task<> Epochs::drain() {

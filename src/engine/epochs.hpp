@@ -21,6 +21,11 @@
 // its record of step 7 is written, rank 1 after it. Rank 1 has not begun the update of step 8,
 // which would overwrite slots of step 6, since rank 0 never came to it.
 //
+// A background save reads the slots of the last commit, on every rank its own. While one of them
+// reads, no step begins a commit: then updates write to the other slots again and again, as between
+// the commits of "durable": N. The ranks say in the step's exchange whether they still read, so all
+// of them begin with commits again after the same step.
+//
 // A failed sync is final: the kernel may have dropped the bytes and report success the next time.
 // The engine fails then, and the store keeps the last durable epoch.
 #pragma once
@@ -95,8 +100,8 @@ class Epochs {
   void set_trainer_state(std::span<const std::byte> state);
   // Before a step: returns when no commit is under way. Throws the error that ended one.
   void settle();
-  // All ranks have settled, and met.
-  void note_met() noexcept;
+  // All ranks have settled, and met. `held`: until they meet again, no step begins a commit.
+  void note_met(bool held = false) noexcept;
   // Before a load: settle(), and a meeting if it is not known that all ranks have the last commit.
   void settle_for_load();
   // A step has changed the state, or was skipped: begins its commit if one is due.
@@ -115,6 +120,19 @@ class Epochs {
   // Conductor. Returns when no commit is under way, whatever became of it.
   async::Task<> drain();
   std::uint64_t durable_step() const noexcept { return durable_step_.load(); }  // any thread
+
+  // ---- a background save ----
+  // Commits what has changed, and then keeps that epoch's slots: steps begin no commit until
+  // unpin(). With several ranks, all of them make this call.
+  void pin(const char* call);
+  void unpin() noexcept;                                   // any thread
+  bool pinned() const noexcept { return pinned_.load(); }  // any thread
+  // Of the pinned epoch. Nobody changes it before unpin().
+  const swap::CommitRecord& pinned_record() const noexcept { return record_; }
+  // Whether a call waits for unpin(). Any thread.
+  bool awaited() const noexcept { return awaited_.load(); }
+  // Returns when nothing is pinned.
+  void wait_for_unpin() noexcept;
   static std::uint64_t bookkeeping_bytes(const Settings& settings) noexcept;
 
  private:
@@ -137,6 +155,8 @@ class Epochs {
   bool has_trainer_state_ = false;
   std::uint64_t steps_since_commit_ = 0;
   bool everywhere_ = true;  // all ranks are known to have the last commit
+  bool held_ = false;       // since the last meeting: some rank has pinned its last commit
+  std::atomic<bool> pinned_{false}, awaited_{false};
   async::TaskGroup committing_;
   std::atomic<std::uint64_t> written_step_{0};  // of this rank
   std::atomic<std::uint64_t> durable_step_{0};  // of all ranks

@@ -47,6 +47,7 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
 
 void Running::drain() {
   leases->refuse_any("close");
+  background.finish();
   calls->run([&]() -> async::Task<> {
     co_await values->let_go();
     co_await updates->stop();

@@ -7,6 +7,7 @@
 
 #include "async/frame_arena.hpp"
 #include "engine/all_values.hpp"
+#include "engine/background.hpp"
 #include "engine/calls.hpp"
 #include "engine/epochs.hpp"
 #include "engine/inputs.hpp"
@@ -58,5 +59,6 @@ struct Running {
   std::unique_ptr<Values> values;
   std::unique_ptr<AllValues> all_values;
   std::unique_ptr<Stepper> stepper;
+  Background background;
 };
 }  // namespace headrace::engine

@@ -105,8 +105,9 @@ StepResult Stepper::step(const StepOptions& options) {
   const auto span = p_.calls.span("step");
   p_.calls.finish_updates("step");
   if (p_.epochs != nullptr) p_.epochs->settle();
-  const ranks::GradientTotals totals = p_.gradients.finish({options, p_.counts.steps});
-  if (p_.epochs != nullptr) p_.epochs->note_met();
+  const ranks::GradientTotals totals =
+      p_.gradients.finish({options, p_.counts.steps, holds_commits()});
+  if (p_.epochs != nullptr) p_.epochs->note_met(totals.holds_commits);
   if (totals.non_finite > 0) return skip_or_refuse(totals);
   StepResult result;
   result.step = p_.counts.step + 1;

@@ -54,6 +54,7 @@ class Stepper {
   // is taken from there, and the error thrown says that the step may be repeated. Returns if not.
   void undo_update(const std::exception& error);
   void count_step();
+  bool holds_commits() const noexcept { return p_.epochs != nullptr && p_.epochs->pinned(); }
   async::Task<> update_now();
   async::Task<> defer_update();
 

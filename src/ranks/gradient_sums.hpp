@@ -22,6 +22,7 @@ struct GradientTotals {
   double sum_squares = 0;
   double non_finite = 0;
   std::string first_non_finite;  // the parameter, or empty
+  bool holds_commits = false;    // a background save of some rank reads the last commit
 };
 
 // What a step's gradients need.

@@ -97,12 +97,16 @@ void Gradients::wait_for_arrivals() {
 GradientTotals Gradients::finish(const StepTerms& terms) {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
+  bool holds_commits = terms.holds_commits;
   if (bucket_ && !totals_) {
-    bucket_->meet({.kind = RankCall::Kind::kStep, .terms = terms});
+    holds_commits = bucket_->meet({.kind = RankCall::Kind::kStep, .terms = terms}).holds_commits;
     bucket_->flush();
   }
   wait_for_arrivals();
-  if (!totals_) totals_ = sums_.total();
+  if (!totals_) {
+    totals_ = sums_.total();
+    totals_->holds_commits = holds_commits;
+  }
   return *totals_;
 }
 

@@ -38,6 +38,16 @@ class Meeting {
     for (const Said& one : exchange({mine, {}})) words.push_back(one.words);
     return words;
   }
+  // Runs some parts. If one throws, the other ranks' parts do too.
+  template <class Parts>
+  void run(const Parts& parts) {
+    try {
+      parts();
+    } catch (...) {
+      withdraw(std::current_exception());
+      throw;
+    }
+  }
   // No part follows.
   void end() noexcept { awaited_ = false; }
   // After an error of this rank: if the others wait for it in meet(), they throw it too.

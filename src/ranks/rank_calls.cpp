@@ -58,6 +58,8 @@ std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
       return "load";
     case RankCall::Kind::kSaveCheckpoint:
       return "save_checkpoint";
+    case RankCall::Kind::kSaveInBackground:
+      return "save_checkpoint_in_background";
     case RankCall::Kind::kLoadCheckpoint:
       return "load_checkpoint";
     case RankCall::Kind::kLoadWeights:
@@ -71,7 +73,8 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
   Said own{.group = mine.group.index,
            .kind = mine.kind,
            .join = mine.join,
-           .wide = static_cast<std::uint8_t>(mine.wide)};
+           .wide = static_cast<std::uint8_t>(mine.wide),
+           .holds_commits = static_cast<std::uint8_t>(mine.terms.holds_commits)};
   if (mine.kind == RankCall::Kind::kStep) own.terms = terms_hash(mine.terms);
   message_.assign(sizeof(Said) + bytes_of_bits(present.size()), std::byte{0});
   std::memcpy(message_.data(), &own, sizeof(Said));
@@ -96,6 +99,7 @@ RankAgreement RankCalls::agreement(const RankCall& mine) {
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const Said& one = said(r);
     agreement.join = agreement.join || one.join != 0;
+    agreement.holds_commits = agreement.holds_commits || one.holds_commits != 0;
     if (one.kind != RankCall::Kind::kOpenBucket) continue;
     // The lowest rank that needs the bucket.
     if (!agreement.open) agreement.open = GroupId{one.group};

@@ -48,6 +48,7 @@ namespace headrace::ranks {
 struct StepTerms {
   StepOptions options;
   std::span<const std::uint64_t> step_counts;  // per parameter; outlives the call
+  bool holds_commits = false;  // may differ: a background save of this rank reads the last commit
 };
 
 // The next call of one rank. `wide`: gradients will have another dtype than their section.
@@ -61,6 +62,7 @@ struct RankCall {
     kCommit,
     kLoad,
     kSaveCheckpoint,
+    kSaveInBackground,
     kLoadCheckpoint,
     kLoadWeights
   };
@@ -77,6 +79,7 @@ struct RankAgreement {
   bool wide = false;            // some rank needs it
   bool served = false;          // this rank may add to that group's; else it asks again
   bool join = false;            // some rank lacks shards
+  bool holds_commits = false;   // some rank does
 };
 
 // Threads: one at a time, by lock(), which is held during a rank's whole call.
@@ -110,7 +113,7 @@ class RankCalls {
     RankCall::Kind kind = RankCall::Kind::kStep;
     std::uint8_t join = 0;
     std::uint8_t wide = 0;
-    std::uint8_t unused = 0;
+    std::uint8_t holds_commits = 0;
   };
   // The first number in which a rank differs from rank 0.
   struct Difference {

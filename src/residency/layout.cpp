@@ -58,7 +58,6 @@ void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes
 
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
-constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
 // The bytes that ranks take from each other at a time.
 constexpr std::uint64_t kExchangeBytes = 32 * base::kMiB;
 // Of an update on the device: one chunk comes back while one is updated and one goes there, each
@@ -88,6 +87,7 @@ class Layout {
     if (!in_.device_shares_host_memory) plan_.load_staging = take(groups.largest, "load staging");
     plan_.scratch = take(kScratchBytes, "scratch");
     plan_.commit_record = take(in_.commit_bytes, "commit record");
+    if (in_.settings.background_save_bytes_per_second > 0) add_background_save();
     plan_.registration_bytes = in_.registration_bytes;
     plan_.commit_every = in_.durable() ? in_.settings.durable_every : 0;
     add_row("gradients in the trainer's hands", "host (yours)", groups.largest_gradients);
@@ -128,6 +128,7 @@ class Layout {
   void add_bucket(const Groups& groups);
   void add_tile_slots();
   void add_device_updates();
+  void add_background_save();
   void add_what_is_not_cut();
   void sum_up();
 
@@ -250,6 +251,16 @@ void Layout::add_tile_slots() {
   plan_.transfer_slots = choice_.gather_slots + 1;
   plan_.transfer_slot_bytes = largest_transfer;
   plan_.transfer_slot_memory = take(plan_.transfer_slots * largest_transfer, "transfer slots");
+}
+
+// A save beside training takes no update slot: an update would wait for it.
+void Layout::add_background_save() {
+  for (const TilePlan& tile : plan_.tiles) {
+    plan_.saved_tile_bytes = std::max(
+        plan_.saved_tile_bytes, tile.layout.size_bytes + align_up(tile.weight_bytes, kIoAlignment));
+  }
+  plan_.background_save =
+      take(plan_.saved_tile_bytes + kScratchBytes + kSaveBufferBytes, "background save");
 }
 
 void Layout::add_device_updates() {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/units.hpp"
 #include "headrace/device.hpp"
 #include "headrace/settings.hpp"
 #include "headrace/stats.hpp"
@@ -58,6 +59,11 @@ struct Range {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
 };
+
+// Bytes of values in another form than they are stored in, while they are put together.
+inline constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
+// Bytes of a checkpoint on their way to its files.
+inline constexpr std::uint64_t kSaveBufferBytes = 8 * base::kMiB;
 
 // Byte offsets of one tile's state streams.
 struct RecordLayout {
@@ -121,6 +127,8 @@ struct Plan {
   Range bucket_memory;                     // empty if it is in device memory
   Range scratch;                           // for joining masters on export
   Range commit_record;                     // if durable
+  Range background_save;                   // if set: a tile, scratch, bytes on their way to files
+  std::uint64_t saved_tile_bytes = 0;      // of the largest tile with all of its state
   std::uint64_t registration_bytes = 0;    // in a store, on each drive
   std::uint64_t commit_every = 0;          // steps between commits; 0: not durable
   std::uint64_t arena_used_bytes = 0;      // the ranges above

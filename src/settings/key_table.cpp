@@ -130,6 +130,8 @@ constexpr std::pair<std::string_view, Field> kFields[] = {
     {"headrace.store", setting<&Settings::store>},
     {"headrace.resume", setting<&Settings::resume>},
     {"headrace.trainer_state_bytes", setting<&Settings::trainer_state_bytes>},
+    {"headrace.background_save_bytes_per_second",
+     setting<&Settings::background_save_bytes_per_second>},
     {"headrace.tuned.drive_model", tuned<&Tuned::drive_model>},
     {"headrace.tuned.kernel", tuned<&Tuned::kernel>},
 };

@@ -34,6 +34,11 @@ void refuse_without_durable(const Given& given, Report& report, const Settings& 
                  "nothing writes this store while headrace.durable is \"none\"; set that to "
                  "\"step\", or remove this");
   }
+  if (settings.background_save_bytes_per_second > 0) {
+    report.fault(given.find("headrace.background_save_bytes_per_second")->path,
+                 "background saves read committed steps, and nothing is committed while "
+                 "headrace.durable is \"none\"; set that to \"step\", or remove this");
+  }
   if (settings.resume == Resume::kAuto) return;
   report.fault(given.find("headrace.resume")->path,
                "every run starts anew while headrace.durable is \"none\"; set that to \"step\", or "

@@ -79,6 +79,12 @@ std::span<std::uint64_t> TilePlaces::weight_checksums(std::uint32_t tile) noexce
                swap::chunks_of(partition_.tiles[tile].elements));
 }
 
+std::span<std::uint64_t> TilePlaces::committed_weight_checksums(
+    std::uint32_t tile, const swap::CommitRecord& record) const {
+  return record.weight_checksums().subspan(states_[tile].first_weight_checksum,
+                                           swap::chunks_of(partition_.tiles[tile].elements));
+}
+
 bool TilePlaces::goes_to_other(std::uint32_t tile) const noexcept {
   return durable() && slots_of_[tile].committed;
 }

@@ -79,6 +79,9 @@ class TilePlaces {
   void note_committed() noexcept;
   // Whether all tiles are as the last record names them.
   bool as_committed() const noexcept;
+  // Of the tile's weight in an epoch, among those of all tiles. Any thread.
+  std::span<std::uint64_t> committed_weight_checksums(std::uint32_t tile,
+                                                      const swap::CommitRecord& record) const;
   // Makes the slots that `record`, the last one, names the current ones again. What lives in memory
   // is not read: TileStore::read_resident() does that. Nothing is being written.
   void go_back(const swap::CommitRecord& record);

@@ -87,9 +87,19 @@ base::TraceSpan TileStore::span_of(TraceLane lane, const char* what, std::uint32
           p_.partition.sections[section].group, tile, bytes};
 }
 
+TileStore::Version TileStore::present_version(std::uint32_t tile) const {
+  return {p_.places.current(tile), p_.places.generation(tile), p_.places.next_generation(tile),
+          p_.places.weight_checksums(tile).data()};
+}
+
 async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts,
                               Priority priority) {
-  const TilePlace& place = p_.places.current(tile);
+  return read_version(tile, present_version(tile), view, parts, priority);
+}
+
+async::Task<> TileStore::read_version(std::uint32_t tile, Version version, TileView view,
+                                      TileParts parts, Priority priority) {
+  const TilePlace& place = version.place;
   const residency::TilePlan& plan = p_.plan.tiles[tile];
   const auto span =
       span_of(TraceLane::kNvmeRead, priority == Priority::kPrefetch ? "prefetch" : "read", tile,
@@ -104,15 +114,16 @@ async::Task<> TileStore::read(std::uint32_t tile, TileView view, TileParts parts
                               subject("swap in", tile)));
   }
   co_await reads.join();
-  if (parts.record && view.record_moves) require_header(tile, view.record);
+  if (parts.record && view.record_moves) require_header(tile, version, view.record);
 }
 
-void TileStore::require_header(std::uint32_t tile, const std::byte* header) const {
+void TileStore::require_header(std::uint32_t tile, const Version& version,
+                               const std::byte* header) const {
   const std::string fault = swap::header_fault(*reinterpret_cast<const swap::RecordHeader*>(header),
-                                               identity(tile, p_.places.generation(tile)));
+                                               identity(tile, version.generation));
   if (fault.empty()) return;
   throw Error(Code::kCorrupt, subject("swap in state of", tile).text() + ": " +
-                                  p_.swap->place(p_.places.current(tile).record) +
+                                  p_.swap->place(version.place.record) +
                                   ": the record's header is not what was written: " + fault +
                                   "; the file was changed or the drive is failing. " +
                                   what_helps_damage(p_.plan.durable()));
@@ -149,6 +160,11 @@ TileLayout TileStore::layout(std::uint32_t tile, TileView view, TileParts parts)
 
 void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileParts parts,
                         bool seal) {
+  prepare_version(pass, tile, present_version(tile), view, parts, seal);
+}
+
+void TileStore::prepare_version(TilePass& pass, std::uint32_t tile, const Version& version,
+                                TileView view, TileParts parts, bool seal) {
   const DType dtype = p_.partition.section_of(tile).dtype;
   const bool checked = p_.settings.checksums == Checksums::kOn && p_.swap != nullptr;
   pass.tile = layout(tile, view, parts);
@@ -162,12 +178,12 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
     stream.verify = checked && moves;
     stream.seal = checked && (moves || p_.plan.durable()) && seal;
     if (!stream.verify && !stream.seal) return;
-    stream.verify_seed = swap::checksum_seed(identity(tile, p_.places.generation(tile)), number);
-    stream.seal_seed = swap::checksum_seed(identity(tile, p_.places.next_generation(tile)), number);
+    stream.verify_seed = swap::checksum_seed(identity(tile, version.generation), number);
+    stream.seal_seed = swap::checksum_seed(identity(tile, version.sealed_generation), number);
   };
   if (parts.weight) {
-    add_stream(view.weight, size_bytes(dtype) * base::kScaleElements,
-               p_.places.weight_checksums(tile).data(), view.weight_moves, swap::kWeightStream);
+    add_stream(view.weight, size_bytes(dtype) * base::kScaleElements, version.weight_checksums,
+               view.weight_moves, swap::kWeightStream);
   }
   if (!pass.tile.has_state) return;
   const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
@@ -183,23 +199,29 @@ void TileStore::prepare(TilePass& pass, std::uint32_t tile, TileView view, TileP
 
 async::Task<> TileStore::run(TilePass& pass, std::uint32_t tile) {
   co_await p_.workers.for_units(pass.chunks(), &TilePass::run_chunk, &pass);
+  throw_if_damaged(pass, tile, present_version(tile));
+}
+
+void TileStore::throw_if_damaged(const TilePass& pass, std::uint32_t tile,
+                                 const Version& version) const {
   if (const std::uint64_t fault = pass.fault.load()) {
     const bool with_weight = pass.tile.weight != nullptr;
     // Numbered as in a pass over the whole tile: 0 is the weight.
     const auto stream = static_cast<std::uint32_t>((fault - 1) >> 32) + (with_weight ? 0 : 1);
-    report_damage(tile, stream, (fault - 1) & 0xffffffffu);
+    report_damage(tile, version, stream, (fault - 1) & 0xffffffffu);
   }
 }
 
-void TileStore::report_damage(std::uint32_t tile, std::uint32_t stream, std::uint64_t chunk) const {
-  const TilePlace& place = p_.places.current(tile);
+void TileStore::report_damage(std::uint32_t tile, const Version& version, std::uint32_t stream,
+                              std::uint64_t chunk) const {
+  const TilePlace& place = version.place;
   const bool is_weight = stream == 0;
   throw Error(
       Code::kCorrupt,
       subject(is_weight ? "swap in" : "swap in state of", tile).text() + ": " +
           p_.swap->place(is_weight ? place.weight : place.record) + ": stream " +
           std::to_string(stream) + ", chunk " + std::to_string(chunk) + " (generation " +
-          std::to_string(p_.places.generation(tile)) +
+          std::to_string(version.generation) +
           "): the checksum differs from what was written; these bytes were not used. The file was "
           "changed or the drive is failing. " +
           what_helps_damage(p_.plan.durable()));
@@ -340,6 +362,40 @@ async::Task<> TileStore::check_header(std::uint32_t tile, std::span<std::byte> p
   extent.size_bytes = swap::kHeaderBytes;
   co_await p_.swap->read(extent, page.first(swap::kHeaderBytes), Priority::kDemand,
                          subject("open state of", tile));
-  require_header(tile, page.data());
+  require_header(tile, present_version(tile), page.data());
+}
+
+TileStore::Version TileStore::version_of(std::uint32_t tile,
+                                         const swap::CommitRecord& record) const {
+  const swap::CommitTile& at = record.tiles()[tile];
+  const auto stored = residency::stored_extents(p_.plan, p_.partition, tile);
+  const std::uint32_t slot = at.slot & 1;
+  return {{{at.drive, at.weight_offset[slot], stored.weight_bytes},
+           {at.drive, at.record_offset[slot], stored.record_bytes}},
+          at.generation,
+          at.generation,
+          p_.places.committed_weight_checksums(tile, record).data()};
+}
+
+async::Task<TileView> TileStore::read_committed(std::uint32_t tile,
+                                                const swap::CommitRecord& record,
+                                                std::span<std::byte> memory) {
+  TileView view;
+  view.record = memory.data();
+  view.weight = memory.data() + p_.plan.tiles[tile].layout.size_bytes;
+  view.weight_moves = true;
+  view.record_moves = !is_frozen(tile);
+  co_await read_version(tile, version_of(tile, record), view, kWholeTile, Priority::kBackground);
+  co_return view;
+}
+
+TileLayout TileStore::verify_committed(std::uint32_t tile, const swap::CommitRecord& record,
+                                       TileView view) {
+  const Version version = version_of(tile, record);
+  TilePass pass;
+  prepare_version(pass, tile, version, view, kWholeTile, false);
+  for (std::uint64_t chunk = 0; chunk < pass.chunks(); ++chunk) TilePass::run_chunk(&pass, chunk);
+  throw_if_damaged(pass, tile, version);
+  return pass.tile;
 }
 }  // namespace headrace::tiles

@@ -91,19 +91,39 @@ class TileStore {
   async::Task<> write_back(std::uint32_t tile);
   // Reads and verifies what belongs in memory.
   async::Task<> read_resident(std::uint32_t tile);
+  // Reads all of the tile as `record` names it, wherever the present one lives, into `memory` of
+  // Plan::saved_tile_bytes. Returns where it lies there, not yet verified.
+  async::Task<TileView> read_committed(std::uint32_t tile, const swap::CommitRecord& record,
+                                       std::span<std::byte> memory);
+  // Any thread. Verifies what read_committed() has read, on the calling thread.
+  TileLayout verify_committed(std::uint32_t tile, const swap::CommitRecord& record, TileView view);
   // Reads a record's header without its streams into `page`, and compares it.
   async::Task<> check_header(std::uint32_t tile, std::span<std::byte> page);
 
  private:
+  // What a tile's bytes are compared with, and where errors say that they lie.
+  struct Version {
+    TilePlace place;
+    std::uint64_t generation = 0;
+    std::uint64_t sealed_generation = 0;  // of a pass that seals
+    std::uint64_t* weight_checksums = nullptr;
+  };
+  Version present_version(std::uint32_t tile) const;
+  Version version_of(std::uint32_t tile, const swap::CommitRecord& record) const;
+  async::Task<> read_version(std::uint32_t tile, Version version, TileView view, TileParts parts,
+                             swap::Priority priority);
+  void prepare_version(TilePass& pass, std::uint32_t tile, const Version& version, TileView view,
+                       TileParts parts, bool seal);
+  void throw_if_damaged(const TilePass& pass, std::uint32_t tile, const Version& version) const;
   TileView resident_view(std::uint32_t tile) const;
   // Writes to `target`, which names other extents where it had to move.
   async::Task<> write_to(TilePlace& target, std::uint32_t tile, TileView view, TileParts parts);
   void refuse_another_write(std::uint32_t tile) const;
-  void require_header(std::uint32_t tile, const std::byte* header) const;
+  void require_header(std::uint32_t tile, const Version& version, const std::byte* header) const;
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
   swap::Subject subject(const char* action, std::uint32_t tile) const;
   void seal_header(std::uint32_t tile, TileView view, const swap::Extent& weight);
-  [[noreturn]] void report_damage(std::uint32_t tile, std::uint32_t stream,
+  [[noreturn]] void report_damage(std::uint32_t tile, const Version& version, std::uint32_t stream,
                                   std::uint64_t chunk) const;
   // The bytes of stream `stream` of the record.
   std::byte* stream_of(std::uint32_t tile, TileView view, std::uint32_t stream) const;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * c_api_checkpoint_test.c: in C, a checkpoint saved by one engine and continued by another with
- * equal bits, weights of another program, and an engine that sleeps. argv[1]: a folder on a
- * drive. */
+ * equal bits, also one saved beside training, weights of another program, and an engine that
+ * sleeps. argv[1]: a folder on a drive. */
 #include "c_host.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 static headrace_engine* frozen_engine(const char* folder) {
@@ -144,6 +145,71 @@ static void sleeps_and_wakes(const char* folder, const char* place) {
   EXPECT_OK(headrace_engine_destroy(engine, &error));
 }
 
+static headrace_engine* durable_engine(const char* folder, const char* store) {
+  char json[8192];
+  headrace_engine* engine;
+  snprintf(json, sizeof json,
+           "{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+           "\"%s\"}}, \"headrace\": {\"durable\": \"step\", \"store\": \"%s\", "
+           "\"background_save_bytes_per_second\": \"1GiB\"}}",
+           folder, store);
+  engine = new_engine(json);
+  add_vector(engine, "g");
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  EXPECT_OK(headrace_engine_load(engine, 0, fill_ramp, NULL, &error));
+  return engine;
+}
+
+static void child_is_refused(headrace_background_save* save) {
+  int status = 1;
+  const pid_t child = fork();
+  if (child == 0) _exit(headrace_background_save_wait(save, NULL) == HEADRACE_WRONG_STATE ? 0 : 1);
+  EXPECT(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* Three steps, a save beside the next three, and another engine that goes on after the third. */
+static void saves_beside_training(const char* folder, const char* place) {
+  char path[4096], store[64], hashes[2][2 * HEADRACE_HASH_CAPACITY];
+  headrace_background_save* save = NULL;
+  headrace_engine* engine;
+  int32_t done = 7;
+  memset(hashes, 0, sizeof hashes);
+  snprintf(path, sizeof path, "%s/beside", place);
+  snprintf(store, sizeof store, "c-beside-%d", (int)getpid());
+  engine = durable_engine(folder, store);
+  train(engine, 0, 3);
+  EXPECT_OK(headrace_engine_save_checkpoint_in_background(engine, path, NULL, &save, &error));
+  train(engine, 3, 6);
+  hashes_of(engine, hashes[0]);
+  child_is_refused(save);
+  EXPECT_OK(headrace_background_save_wait(save, &error));
+  EXPECT_OK(headrace_background_save_done(save, &done, &error));
+  EXPECT(done == 1);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+  EXPECT_OK(headrace_background_save_wait(save, &error)); /* it outlives the engine */
+  EXPECT_OK(headrace_background_save_destroy(save, &error));
+  EXPECT_CODE(headrace_background_save_done(save, &done, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT_WORDS("background save: no live handle");
+  snprintf(store, sizeof store, "%s/headrace-%d/store-c-beside-%d", folder, (int)getuid(),
+           (int)getpid());
+  remove_folder(store);
+
+  engine = frozen_engine(folder);
+  EXPECT_OK(headrace_engine_load_checkpoint(engine, path, &error));
+  train(engine, 3, 6);
+  hashes_of(engine, hashes[1]);
+  EXPECT(memcmp(hashes[0], hashes[1], sizeof hashes[0]) == 0);
+  snprintf(path, sizeof path, "%s/refused", place);
+  save = NULL;
+  EXPECT_CODE(headrace_engine_save_checkpoint_in_background(engine, path, NULL, &save, &error),
+              HEADRACE_UNSUPPORTED);
+  EXPECT_WORDS("set headrace.durable");
+  EXPECT(save == NULL);
+  EXPECT_CODE(headrace_engine_save_checkpoint_in_background(engine, path, NULL, NULL, &error),
+              HEADRACE_INVALID_ARGUMENT);
+  EXPECT_OK(headrace_engine_destroy(engine, &error));
+}
+
 static void calls_are_refused(const char* folder, const char* place) {
   char path[4096];
   uint64_t bytes = 0;
@@ -195,6 +261,7 @@ int main(int argc, char** argv) {
   continues_with_equal_bits(folder, place);
   weights_are_loaded(folder, place);
   sleeps_and_wakes(folder, place);
+  saves_beside_training(folder, place);
   calls_are_refused(folder, place);
   remove_folder(place);
   if (failures > 0) fprintf(stderr, "%d expectations failed\n", failures);

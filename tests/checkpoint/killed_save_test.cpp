@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A save is killed at each of its calls that change a file or a folder, and at any time.
+// A save is killed at each of its calls that change a file or a folder, and at any time. So is one
+// beside training. The calls of that one fail, too.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -7,12 +8,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <string>
 #include <thread>
 
 #include "checkpoint/training.hpp"
@@ -25,9 +28,24 @@ using testing_checkpoints::Training;
 
 // Some of the calls come from threads of the save.
 std::atomic<std::uint64_t> calls_made{0}, calls_to_live{~std::uint64_t{0}};
+// The errno of every write to a file, or sync, of these checkpoints; 0: none.
+std::atomic<int> write_error{0}, sync_error{0};
 
 void count_call() {
   if (calls_made++ == calls_to_live) ::raise(SIGKILL);
+}
+
+bool is_of_a_checkpoint(int fd) {
+  std::error_code ignored;
+  const std::string path =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
+  return path.find(".tmp/") != std::string::npos;
+}
+
+bool fails(int fd, int error) {
+  if (error == 0 || !is_of_a_checkpoint(fd)) return false;
+  errno = error;
+  return true;
 }
 }  // namespace
 }  // namespace headrace
@@ -36,10 +54,12 @@ void count_call() {
 extern "C" {
 ssize_t pwrite(int fd, const void* data, std::size_t size, off_t at) {
   headrace::count_call();
+  if (headrace::fails(fd, headrace::write_error)) return -1;
   return ::syscall(SYS_pwrite64, fd, data, size, at);
 }
 int fsync(int fd) {
   headrace::count_call();
+  if (headrace::fails(fd, headrace::sync_error)) return -1;
   return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 int fallocate(int fd, int mode, off_t at, off_t size) {
@@ -65,22 +85,49 @@ constexpr std::uint64_t kEvery = 20;
 constexpr std::uint64_t kEvery = 1;
 #endif
 
+enum class Way { kAtOnce, kBesideTraining };
+
+// The store lies in `drive`, which the parent removes: a killed child leaves it.
+void continue_durable(Training& run, const std::string& drive,
+                      std::uint64_t rate = std::uint64_t{1} << 40) {
+  Settings settings = testing_checkpoints::settings_of({.on_nvme = true}, drive);
+  settings.durable_every = 1;
+  settings.store = "run";
+  settings.background_save_bytes_per_second = rate;
+  run.begin(settings);
+}
+void make_durable(Training& run, const std::string& drive,
+                  std::uint64_t rate = std::uint64_t{1} << 40) {
+  fs::remove_all(drive);
+  fs::create_directories(drive);
+  continue_durable(run, drive, rate);
+}
+
+void save(Training& run, const std::string& folder, std::uint64_t file_bytes, Way way) {
+  const SaveOptions options{.file_bytes = file_bytes, .latest = true};
+  if (way == Way::kAtOnce) return save_checkpoint(run.engine(), folder, options);
+  const BackgroundSave save = save_checkpoint_in_background(run.engine(), folder, options);
+  run.train(1);
+  save.wait();
+}
+
 // A child that saves the state after a step, and is killed by `kill` or by its own calls. The
 // parent has no engine then, so that it forks from one thread. Returns the number of its calls, or
 // 0 if it was killed.
 std::uint64_t save_in_child(
     const std::string& folder, std::uint64_t file_bytes, std::uint64_t to_live,
-    const std::function<void(pid_t)>& kill = [](pid_t) {}) {
+    const std::function<void(pid_t)>& kill = [](pid_t) {}, Way way = Way::kAtOnce) {
   int pipe[2];
   EXPECT_EQ(::pipe(pipe), 0);
   const pid_t child = ::fork();
   if (child == 0) {
     Training run({.width = 100});
+    if (way == Way::kBesideTraining) make_durable(run, folder + ".drive");
     run.train(1);
     calls_made = 0;
     calls_to_live = to_live;
     (void)!::write(pipe[1], "x", 1);
-    save_checkpoint(run.engine(), folder, {.file_bytes = file_bytes, .latest = true});
+    save(run, folder, file_bytes, way);
     const std::uint64_t made = calls_made;
     (void)!::write(pipe[1], &made, sizeof made);
     ::_exit(0);
@@ -108,6 +155,20 @@ class KilledSave : public ::testing::Test {
     before_ = run.hashes();
     run.train(1);
     after_ = run.hashes();
+    run.train(1);
+    one_step_on_ = run.hashes();
+  }
+  // The store has the step that was being saved, or a later one, and goes on from it. That
+  // step is committed before the save makes its folder.
+  void expect_the_store_to_continue(bool committed) {
+    Training run({.width = 100});
+    continue_durable(run, second_ + ".drive");
+    const auto resumed = run.engine().resumed();
+    const std::uint64_t step = resumed ? resumed->step : 0;
+    EXPECT_LE(step, 2u);
+    EXPECT_GE(step, committed ? 1u : 0u);
+    run.train(static_cast<int>(2 - step));
+    EXPECT_EQ(run.hashes(), one_step_on_);
   }
   // The checkpoint before or the new one is the latest, whole; the new one is whole or absent.
   void expect_one_or_the_other() {
@@ -129,7 +190,7 @@ class KilledSave : public ::testing::Test {
   }
   const testing::TemporaryDirectory directory_;
   const std::string first_ = directory_.string() + "/1", second_ = directory_.string() + "/2";
-  std::string before_, after_;
+  std::string before_, after_, one_step_on_;
 };
 
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
@@ -168,5 +229,60 @@ TEST_F(KilledSave, LeavesTheOneBeforeAtAnyTime) {
   EXPECT_GT(killed, 0);
   expect_next_save_works();
 }
+
+// The number of its calls differs from run to run: what the store and the steps do is among them.
+TEST_F(KilledSave, BesideTrainingLeavesTheOneBefore) {
+  std::uint64_t points = 0;
+  for (const std::uint64_t file_bytes : {std::uint64_t{3000}, std::uint64_t{1}}) {
+    for (std::uint64_t k = 0;; k += kEvery) {
+      SCOPED_TRACE("killed at call " + std::to_string(k));
+      const bool ended = save_in_child(
+                             second_, file_bytes, k, [](pid_t) {}, Way::kBesideTraining) != 0;
+      const bool saving = fs::exists(second_) || fs::exists(second_ + ".tmp");
+      expect_one_or_the_other();
+      expect_the_store_to_continue(saving);
+      fs::remove_all(second_ + ".tmp");  // the next kill may come before there is another
+      if (ended) break;
+      ++points;
+    }
+  }
+  std::cout << points << " points\n";
+  EXPECT_GE(points, kEvery == 1 ? 200u : 10u);
+  expect_next_save_works();
+}
+
+class FailingBackgroundSave : public KilledSave {
+ protected:
+  void TearDown() override { write_error = sync_error = 0; }
+  // Training goes on, with commits, and the next save is whole.
+  void expect_the_error(std::atomic<int>& fails, int error, const std::string& code) {
+    Training run({.width = 100});
+    make_durable(run, second_ + ".drive", /*rate=*/100'000);  // most is written after the call
+    run.train(1);
+    const BackgroundSave save = save_checkpoint_in_background(run.engine(), second_);
+    fails = error;
+    run.train(2);
+    const std::string text = error_of([&] { save.wait(); });
+    EXPECT_TRUE(text.starts_with(code + " save_checkpoint_in_background: ")) << text;
+    EXPECT_FALSE(fs::exists(second_));
+    EXPECT_FALSE(fs::exists(second_ + ".tmp"));
+    fails = 0;
+    run.train(2);
+    EXPECT_GE(run.engine().durable_step(), 4u);
+    save_checkpoint_in_background(run.engine(), second_).wait();
+    const std::string hashes = run.hashes();
+    Training again({.width = 100});
+    load_checkpoint(again.engine(), second_);
+    EXPECT_EQ(again.hashes(), hashes);
+  }
+};
+
+TEST_F(FailingBackgroundSave, TellsOfAFullDisk) {
+  expect_the_error(write_error, ENOSPC, "kNoSpace");
+}
+
+TEST_F(FailingBackgroundSave, TellsOfAFailedWrite) { expect_the_error(write_error, EIO, "kIo"); }
+
+TEST_F(FailingBackgroundSave, TellsOfAFailedSync) { expect_the_error(sync_error, EIO, "kIo"); }
 }  // namespace
 }  // namespace headrace

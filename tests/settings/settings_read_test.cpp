@@ -121,6 +121,10 @@ TEST(Settings, TakeDurableAsAWordOrAsANumberOfSteps) {
   EXPECT_EQ(durable("1", R"(, "resume": "never")").resume, Resume::kNever);
   EXPECT_EQ(durable("1", R"(, "trainer_state_bytes": "16MiB")").trainer_state_bytes, 16u << 20);
   EXPECT_EQ(durable("1", R"(, "trainer_state_bytes": 0)").trainer_state_bytes, 0u);
+  EXPECT_EQ(durable("1").background_save_bytes_per_second, 0u);
+  EXPECT_EQ(durable("1", R"(, "background_save_bytes_per_second": "200MiB")")
+                .background_save_bytes_per_second,
+            200u << 20);
 }
 
 TEST(Settings, WriteDurableAsAWordWhereThereIsOne) {

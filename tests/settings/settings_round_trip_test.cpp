@@ -102,6 +102,7 @@ class Draw {
     s.durable_every = coin() ? between(1, 3) : between(1, 2147483647);
     s.store = "_Run.-" + std::to_string(between(0, 1u << 30));
     s.resume = choice<Resume>("headrace.resume");
+    if (coin()) s.background_save_bytes_per_second = between(0, std::uint64_t{1} << 40);
     s.checksums = Checksums::kOn;
     s.allow_memory_backed = false;
   }

@@ -80,6 +80,7 @@ TEST(Options, RefuseWhatCannotWork) {
   expect_refused({"--steps", "3", "--warmup", "4"}, "--warmup 4");
   expect_refused({"--plain", "--save", "x"}, "exclude");
   expect_refused({"--overwrite"}, "--save");
+  expect_refused({"--save", "x", "--save-in-background"}, "without --save-every");
   expect_refused({"stray"}, "stray");
 }
 

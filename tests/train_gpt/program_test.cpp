@@ -83,6 +83,9 @@ class TrainGpt : public ::testing::Test {
     }
     return all;
   }
+  std::vector<std::string> in_a_store(const std::string& name) const {
+    return join(on_nvme(true), {"--set", "headrace.allow_memory_backed=false", "--store", name});
+  }
   static std::vector<std::string> join(std::vector<std::string> a,
                                        const std::vector<std::string>& b) {
     a.insert(a.end(), b.begin(), b.end());
@@ -381,9 +384,20 @@ TEST_F(TrainGpt, ContinuesFromACheckpointToTheBitsOfTheRunThatWasNotInterrupted)
   EXPECT_NE(torn.err.find("step-4/manifest.json is not there"), std::string::npos) << torn.err;
 }
 
+TEST_F(TrainGpt, ContinuesFromACheckpointThatWasSavedInTheBackground) {
+  const std::string saved = folder_ / "saved";
+  const json whole = report({});
+  const json first = report(join(in_a_store("beside"), {"--save", saved, "--save-every", "1",
+                                                        "--save-in-background", "--keep", "3"}));
+  EXPECT_EQ(first["hash"], whole["hash"]);
+  EXPECT_EQ(first["checkpoints"].size(), 4u);
+  EXPECT_FALSE(std::filesystem::exists(saved + "/step-1"));
+  for (const std::string& from : std::vector<std::string>{saved, saved + "/step-2"})
+    EXPECT_EQ(report({"--load", from})["hash"], whole["hash"]) << from;
+}
+
 TEST_F(TrainGpt, ContinuesFromAStoreWhoseNameIsANumber) {
-  const auto stored =
-      join(on_nvme(true), {"--set", "headrace.allow_memory_backed=false", "--store", "123"});
+  const auto stored = in_a_store("123");
   const json whole = report({});
   EXPECT_EQ(report(stored)["hash"], whole["hash"]);
   EXPECT_EQ(report(stored)["hash"], whole["hash"]);
@@ -499,6 +513,27 @@ TEST_F(TrainGpt, CleansUpAfterASignal) {
         << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(folder_ / "saved"));
     expect_drive_is_empty();
+  }
+}
+
+// At this rate, one is under way at all times.
+TEST_F(TrainGpt, GivesABackgroundSaveUpAtASignalAndContinues) {
+  const std::string saved = folder_ / "saved";
+  auto endless =
+      words(join(in_a_store("given-up"), {"--steps", "1000000", "--save", saved, "--save-every",
+                                          "20", "--keep", "2", "--save-in-background", "--set",
+                                          "headrace.background_save_bytes_per_second=16KiB"}));
+  std::erase(endless, "--no-progress");
+  for (const char* said : {"step 20 is saved in", "goes on after step "}) {
+    Program program(folder_, endless);
+    ASSERT_TRUE(program.wait_for(said));
+    program.signal(SIGTERM);
+    const Outcome outcome = program.finish();
+    EXPECT_EQ(outcome.exit_code, 128 + SIGTERM) << outcome.err;
+    EXPECT_NE(outcome.err.find("the store 'given-up' has the last one"), std::string::npos)
+        << outcome.err;
+    for (const auto& entry : std::filesystem::directory_iterator(saved))
+      EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
   }
 }
 

@@ -45,6 +45,8 @@ struct Script {
   std::vector<std::string> saved;  // checkpoints
   std::vector<std::byte> state;    // of the last one
   std::uint64_t fail_at_save = 0;  // after this update
+  std::uint64_t save_takes = 0;    // updates, in the background
+  std::uint64_t waits = 0;         // for one that had not ended
 };
 Script script;
 
@@ -82,6 +84,20 @@ class Fake : public Training {
     std::filesystem::create_directories(to);
     script.saved.push_back(to.substr(to.rfind('/') + 1));
     script.state.assign(state.begin(), state.end());
+  }
+  SaveUnderWay save_in_background(const std::string& to,
+                                  std::span<const std::byte> state) override {
+    const std::uint64_t ends = script.updates + script.save_takes;
+    const bool fails = script.updates == script.fail_at_save;
+    if (!fails) save_checkpoint(to, state);
+    return {[ends] { return script.updates >= ends; },
+            [ends, fails, to] {
+              if (script.updates < ends) ++script.waits;
+              if (fails) {
+                throw headrace::Error(headrace::Code::kIo,
+                                      "cannot write " + to + ".tmp/model.safetensors: EIO", EIO);
+              }
+            }};
   }
   std::string hash_parameters() override { return "p"; }
   std::string hash_optimizer_state() override { return "o"; }
@@ -551,6 +567,57 @@ TEST_F(RunProgram, NamesTheLastCheckpointWhereTheNextOneFails) {
   EXPECT_EQ(run({"--save", folder_ / "saved", "--save-every", "2"}), 1);
   EXPECT_NE(err_.find("the disk is full; 4 of 4 steps done, saved: '"), std::string::npos) << err_;
   EXPECT_NE(err_.find("step-2'. Give --load "), std::string::npos) << err_;
+}
+
+std::vector<std::string> in_background(const std::string& folder, const char* every) {
+  return {"--save",
+          folder,
+          "--save-every",
+          every,
+          "--save-in-background",
+          "--set",
+          "headrace.nvme_paths=[\"" + folder + "\"]",
+          "--store",
+          "s"};
+}
+
+TEST_F(RunProgram, TrainsOnWhileACheckpointIsSavedInTheBackground) {
+  script.save_takes = 1;
+  ASSERT_EQ(run(in_background(folder_ / "saved", "2")), 0) << err_;
+  EXPECT_EQ(report()["checkpoints"].size(), 2u);
+  EXPECT_EQ(report()["checkpoints"][1]["step"], 4);
+  EXPECT_EQ(script.waits, 1u);  // at the end of the run
+  EXPECT_LT(err_.find("step 2 is saved in '"), err_.find("step 4 is saved in '")) << err_;
+  EXPECT_EQ(err_.find("waited for the save"), std::string::npos) << err_;
+  EXPECT_EQ(report()["config"]["headrace"]["background_save_bytes_per_second"], 200u << 20);
+}
+
+TEST_F(RunProgram, WaitsForABackgroundSaveThatIsUnderWayWhenTheNextOneIsDue) {
+  script.save_takes = 3;
+  ASSERT_EQ(run(in_background(folder_ / "saved", "2")), 0) << err_;
+  EXPECT_EQ(script.waits, 2u);
+  EXPECT_NE(err_.find("step 4 waited for the save of step 2, "), std::string::npos) << err_;
+  EXPECT_NE(err_.find("Raise --save-every or headrace.background_save"), std::string::npos) << err_;
+  EXPECT_EQ(report()["checkpoints"].size(), 2u);
+}
+
+TEST_F(RunProgram, EndsWithTheErrorOfABackgroundSave) {
+  script.save_takes = 1;
+  script.fail_at_save = 2;
+  EXPECT_EQ(run(in_background(folder_ / "saved", "1")), 1);
+  EXPECT_NE(err_.find("cannot write " + (folder_ / "saved") + "/step-2.tmp/model.safetensors: EIO"),
+            std::string::npos)
+      << err_;
+  EXPECT_NE(err_.find("3 of 4 steps done, the store 's' has the last one"), std::string::npos)
+      << err_;
+  EXPECT_EQ(report()["error"]["code"], "kIo");
+  EXPECT_EQ(report()["checkpoints"].size(), 1u);
+}
+
+TEST_F(RunProgram, RefusesBackgroundSavesWithoutAStore) {
+  expect_refused({"--save", folder_ / "saved", "--save-every", "2", "--save-in-background"},
+                 "Give --store NAME");
+  EXPECT_EQ(script.updates, 0u);
 }
 
 TEST_F(RunProgram, EndsWithTheSignalThatEndedIt) {

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // checkpoint_bench.cpp: saving and loading a checkpoint, and sleep and wake, against the drives
-// alone.
+// alone, and steps beside a background save against steps alone.
 //
 // A save reads R bytes of the engine's drive and writes W bytes of files; a load does the reverse.
 // The drives alone, measured in the same round, need at least max(R/r, W/w) seconds if they are
 // two, and R/r + W/w if they are one. Both write to new files, and so do the raw writes. Every load
 // is that of a new engine, whose files are not in the page cache. A third engine has everything in
-// memory, sleeps and wakes.
+// memory, sleeps and wakes. A fourth one commits each step to a store. Its steps beside a
+// background save are those that end before the save does. They commit nothing.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/units.hpp"
 #include "bench_program.hpp"
@@ -36,23 +38,32 @@ using command_line::add_number;
 constexpr const char* kDescription =
     "Compares save_checkpoint() and load_checkpoint(), with everything on NVMe, with the drives "
     "alone, without\nany work in between: the same bytes at the raw read and write bandwidths of "
-    "the same round.\n";
+    "the same round. Also\ncompares the steps of a durable engine beside a background save with "
+    "its steps alone.\n";
 constexpr const char* kFooter =
-    "\nNeeds about 60 bytes of drive per parameter: the swap files of two engines, a checkpoint, "
-    "and "
-    "a raw file.\n"
+    "\nNeeds about 85 bytes of drive per parameter: the swap files of two engines, a store, a "
+    "checkpoint, and\na raw file.\n"
     "\nExit codes: 0 done, 1 the run failed, 2 refused before it started, 128 + n ended by signal "
     "n.\n";
 
 struct Options {
   std::uint64_t parameters = 100'000'000;
   std::uint32_t rounds = 5;
+  std::uint64_t save_mib_per_second = 200;
   std::string nvme = ".", to = {}, json = {};
   const std::string& folder() const { return to.empty() ? nvme : to; }
   Settings settings() const {
     Settings settings;
     settings.nvme_paths = {nvme};
     settings.offload_optimizer = settings.offload_parameters = OffloadDevice::kNvme;
+    return settings;
+  }
+  std::string store() const { return "checkpoint-bench-" + std::to_string(::getpid()); }
+  Settings durable_settings() const {
+    Settings settings = this->settings();
+    settings.durable_every = 1;
+    settings.store = store();
+    settings.background_save_bytes_per_second = save_mib_per_second * base::kMiB;
     return settings;
   }
   Settings settings_in_memory() const {
@@ -69,6 +80,7 @@ struct Cost {
 struct Round {
   RawDrive::Result from_read, from_write, to_read, to_write;  // of the engine's drive, the other
   Cost save, load, sleep, wake;
+  double step_seconds = 0, step_beside_seconds = 0;
 };
 
 std::uint64_t bytes_in(const std::string& folder) {
@@ -105,14 +117,20 @@ class Bench {
       : options_(options),
         model_(options.settings(), options.parameters),
         resident_(options.settings_in_memory(), options.parameters),
+        durable_(std::in_place, options.durable_settings(), options.parameters),
         checkpoint_(options.folder() + "/headrace-checkpoint-bench-" + std::to_string(::getpid())) {
     model_.step();
     save();  // warms up, and gives the number of bytes
     file_bytes_ = bytes_in(checkpoint_);
     fs::remove_all(checkpoint_);
+    step_beside_save();
   }
   ~Bench() {
     std::error_code ignored;
+    durable_.reset();
+    fs::remove_all(
+        fmt::format("{}/headrace-{}/store-{}", options_.nvme, ::getuid(), options_.store()),
+        ignored);
     fs::remove_all(checkpoint_, ignored);
   }
   Bench(const Bench&) = delete;
@@ -130,6 +148,11 @@ class Bench {
                  round.wake = measured(resident_.engine(), [&] { resident_.engine().wake(); });
                  round.sleep.written_bytes = round.wake.read_bytes = state_bytes();
                },
+               [&] {
+                 run_parts({[&] { round.step_seconds = step_alone(); },
+                            [&] { round.step_beside_seconds = step_beside_save(); }},
+                           backwards);
+               },
                [&] { measure_raw(options_.folder(), round.to_read, round.to_write); }},
               backwards);
     return round;
@@ -140,7 +163,8 @@ class Bench {
   const std::string& file_system() const { return file_system_; }
   // Of the engines, as they are in a load.
   std::uint64_t planned_bytes() {
-    return 2 * model_.engine().plan().host_bytes + resident_.engine().plan().host_bytes;
+    return 2 * model_.engine().plan().host_bytes + resident_.engine().plan().host_bytes +
+           durable_->engine().plan().host_bytes;
   }
 
  private:
@@ -159,6 +183,27 @@ class Bench {
     cost.written_bytes = file_bytes_;
     return cost;
   }
+  // Both: seconds of a step.
+  double step_alone() {
+    const Stopwatch watch;
+    for (std::uint32_t step = 0; step < steps_beside_; ++step) durable_->step();
+    return watch.seconds() / steps_beside_;
+  }
+  double step_beside_save() {
+    const BackgroundSave save = save_checkpoint_in_background(durable_->engine(), checkpoint_);
+    const Stopwatch watch;
+    double seconds = 0;
+    steps_beside_ = 0;
+    do {
+      durable_->step();
+      if (steps_beside_ > 0 && save.done()) break;
+      ++steps_beside_;
+      seconds = watch.seconds();
+    } while (!save.done());
+    save.wait();
+    fs::remove_all(checkpoint_);
+    return seconds / steps_beside_;
+  }
   Cost load() {
     leave_page_cache(checkpoint_);
     Engine engine(options_.settings());
@@ -172,8 +217,10 @@ class Bench {
 
   const Options& options_;
   TrainedModel model_, resident_;
+  std::optional<TrainedModel> durable_;  // gone before its store is removed
   const std::string checkpoint_;
   std::uint64_t file_bytes_ = 0;
+  std::uint32_t steps_beside_ = 0;  // as many as the last background save had beside it
   std::string queue_, file_system_;
 };
 
@@ -221,6 +268,11 @@ constexpr Figure kFigures[] = {
      [](const auto&, const auto& r) { return wake_bound(r) / r.wake.seconds; }},
     {"save_cpu_s", "save CPU", [](const auto&, const auto& r) { return r.save.cpu_seconds; }},
     {"load_cpu_s", "load CPU", [](const auto&, const auto& r) { return r.load.cpu_seconds; }},
+    {"step_s", "step s", [](const auto&, const auto& r) { return r.step_seconds; }},
+    {"step_beside_save_s", "beside s",
+     [](const auto&, const auto& r) { return r.step_beside_seconds; }},
+    {"step_beside_save_of_step", "of step",
+     [](const auto&, const auto& r) { return r.step_beside_seconds / r.step_seconds; }},
 };
 
 MedianInterval spread(const Options& o, const std::vector<Round>& rounds, const Figure& figure) {
@@ -233,6 +285,7 @@ std::vector<Fact> config_facts(const Options& o) {
   return {{"parameters", fmt::format("{} (bf16, split master), all on NVMe", o.parameters)},
           {"engine's drive", o.nvme},
           {"checkpoint in", o.to.empty() ? o.nvme + " (the same drive)" : o.to},
+          {"background saves", fmt::format("at {} MiB/s", o.save_mib_per_second)},
           {"rounds", std::to_string(o.rounds)}};
 }
 
@@ -256,7 +309,7 @@ std::string result_text(const Options& o, Bench& bench, const std::vector<Round>
   text += row("median", [&](const Figure& f) { return three_digits(spread(o, rounds, f).median); });
   text += row("least", [&](const Figure& f) { return three_digits(spread(o, rounds, f).least); });
   text += row("most", [&](const Figure& f) { return three_digits(spread(o, rounds, f).most); });
-  return text + fmt::format("\npeak resident memory: {}; three engines by their plans: {}\n",
+  return text + fmt::format("\npeak resident memory: {}; four engines by their plans: {}\n",
                             base::format_bytes(peak_bytes),
                             base::format_bytes(bench.planned_bytes()));
 }
@@ -296,6 +349,9 @@ void add_options(CLI::App& app, Options& o) {
       ->default_str(std::to_string(o.parameters));
   add_number(app, "--rounds", o.rounds, {1, 1000}, "Rounds, after a save to warm up")
       ->default_str(std::to_string(o.rounds));
+  add_number(app, "--save-rate", o.save_mib_per_second, {1, 1'000'000},
+             "MiB/s of background saves, at most")
+      ->default_str(std::to_string(o.save_mib_per_second));
   app.add_option("--nvme", o.nvme, "Folder on the engine's drive")->capture_default_str();
   app.add_option("--to", o.to, "Folder on another drive, for the checkpoint [that of --nvme]");
   app.add_option("--json", o.json, "File for the report; - is stdout");

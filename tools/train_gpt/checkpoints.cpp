@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
@@ -42,6 +43,13 @@ Course course_in(std::span<const std::byte> state, const std::string& where) {
   }
   std::memcpy(&course, state.data(), sizeof course);
   return course;
+}
+
+std::string seconds_text(std::chrono::steady_clock::time_point since) {
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - since;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f s", took.count());
+  return text;
 }
 
 std::string joined(const std::vector<std::string>& lines) {
@@ -182,29 +190,61 @@ void Checkpoints::remove(std::uint64_t step) const {
                       "' could not be removed: " + error.message());
 }
 
+void Checkpoints::make_room(std::uint64_t step) const {
+  if (!world_.speaks()) return;
+  std::error_code ignored;
+  fs::create_directories(options_.save_folder, ignored);  // the save says why it cannot be
+  if (options_.overwrite && fs::exists(folder_of(step), ignored)) remove(step);
+}
+
 bool Checkpoints::after_step(std::uint64_t step, const Course& course, Training& training) {
-  if (options_.save_every == 0 || step % options_.save_every != 0) return false;
+  if (!is_due(step)) return false;
   progress_.stage("saving step " + std::to_string(step));
-  const auto began = std::chrono::steady_clock::now();
-  const std::string folder = folder_of(step);
-  if (world_.speaks()) {
-    std::error_code ignored;
-    fs::create_directories(options_.save_folder, ignored);  // the save says why it cannot be
-    if (options_.overwrite && fs::exists(folder, ignored)) remove(step);
+  const auto began = Clock::now();
+  make_room(step);
+  if (options_.save_in_background) {
+    under_way_ = {step, began, training.save_in_background(folder_of(step), state_of(course))};
+    return true;
   }
-  training.save_checkpoint(folder, state_of(course));
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  saved_.push_back({step, folder, seconds});
-  if (!world_.speaks()) return true;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", seconds);
-  progress_.message("train_gpt: step " + std::to_string(step) + " is saved in '" + folder +
-                    "', in " + text + " s");
-  if (options_.keep == 0) return true;
+  training.save_checkpoint(folder_of(step), state_of(course));
+  note(step, began);
+  return true;
+}
+
+void Checkpoints::settle(std::uint64_t step) {
+  if (!under_way_) return;
+  const bool done = under_way_->save.done();
+  if (!done && !is_due(step)) return;
+  const std::uint64_t saved = under_way_->step;
+  const auto began = Clock::now();
+  finish();
+  if (done || !world_.speaks()) return;
+  progress_.message("train_gpt: warning: step " + std::to_string(step) +
+                    " waited for the save of step " + std::to_string(saved) + ", " +
+                    seconds_text(began) +
+                    ". Raise --save-every or headrace.background_save_bytes_per_second.");
+}
+
+void Checkpoints::finish() {
+  if (!under_way_) return;
+  const UnderWay ended = *std::exchange(under_way_, std::nullopt);
+  if (!ended.save.done()) progress_.stage("saving step " + std::to_string(ended.step));
+  ended.save.wait();
+  note(ended.step, ended.began);
+}
+
+void Checkpoints::note(std::uint64_t step, Clock::time_point began) {
+  const std::chrono::duration<double> took = Clock::now() - began;
+  saved_.push_back({step, folder_of(step), took.count()});
+  if (!world_.speaks()) return;
+  progress_.message("train_gpt: step " + std::to_string(step) + " is saved in '" + folder_of(step) +
+                    "', in " + seconds_text(began));
+  if (options_.keep > 0) remove_older(step);
+}
+
+void Checkpoints::remove_older(std::uint64_t step) const {
   std::vector<std::uint64_t> steps = present();
   std::erase_if(steps, [&](std::uint64_t one) { return one > step; });
   for (std::size_t i = 0; i + options_.keep < steps.size(); ++i) remove(steps[i]);
-  return true;
 }
 }  // namespace train_gpt

@@ -3,9 +3,13 @@
 //
 //   FOLDER/step-20   a checkpoint (headrace/checkpoint.hpp) after step 20
 //   FOLDER/latest    names the newest
+//
+// With --save-in-background, one of them may be under way while the steps go on.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -66,9 +70,14 @@ class Checkpoints {
   // What the run's results depend on beside the settings, "--seed 1": kept with the course, and
   // compared when it is continued.
   void set_facts(std::vector<std::string> facts) { facts_ = std::move(facts); }
-  // Saves one if `step` is one of those; returns whether it is. Removes those that --keep does not
-  // keep.
+  // After each step, before after_step(). Notes one that was under way and has ended, and waits for
+  // it if `step` is one of those that are saved. Throws what ended it.
+  void settle(std::uint64_t step);
+  // Saves one if `step` is one of those, or begins to; returns whether it is. Removes those that
+  // --keep does not keep.
   bool after_step(std::uint64_t step, const Course& course, Training& training);
+  // Returns when none is under way. Throws what ended it.
+  void finish();
   // A course as bytes for a checkpoint or a store, and back. `where` names it in errors. Warns of
   // facts that differ.
   std::vector<std::byte> state_of(const Course& course) const;
@@ -76,6 +85,18 @@ class Checkpoints {
   const std::vector<SavedCheckpoint>& saved() const noexcept { return saved_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct UnderWay {
+    std::uint64_t step = 0;
+    Clock::time_point began;
+    SaveUnderWay save;
+  };
+  bool is_due(std::uint64_t step) const {
+    return options_.save_every > 0 && step % options_.save_every == 0;
+  }
+  void make_room(std::uint64_t step) const;
+  void note(std::uint64_t step, Clock::time_point began);
+  void remove_older(std::uint64_t step) const;
   std::string folder_of(std::uint64_t step) const;
   // Steps of checkpoints that are there, rising.
   std::vector<std::uint64_t> present() const;
@@ -88,5 +109,6 @@ class Checkpoints {
   Progress& progress_;
   std::uint64_t size_bytes_ = 0;
   std::vector<SavedCheckpoint> saved_;
+  std::optional<UnderWay> under_way_;
 };
 }  // namespace train_gpt

@@ -259,10 +259,14 @@ void train(Training& training, Batches& batches, World& world, Report& report, P
     progress.step(progress_of(report, before, after));
     report.stats_after = before = after;
     report.doing = "the checkpoint after step " + std::to_string(step);
+    checkpoints.settle(step);
+    report.checkpoints = checkpoints.saved();
     if (!checkpoints.after_step(step, live.course(), training)) continue;
     report.checkpoints = checkpoints.saved();
     report.stats_after = before = training.stats();
   }
+  checkpoints.finish();
+  report.checkpoints = checkpoints.saved();
 }
 
 // Every rank makes the same calls: one that is left without a batch in the last round computes the

@@ -81,6 +81,11 @@ class Offloaded : public TorchTraining {
   void save_checkpoint(const std::string& folder, std::span<const std::byte> state) override {
     offload_.save_checkpoint(folder, state, {.latest = true});
   }
+  SaveUnderWay save_in_background(const std::string& folder,
+                                  std::span<const std::byte> state) override {
+    const auto save = offload_.save_checkpoint_in_background(folder, state, {.latest = true});
+    return {[save] { return save.done(); }, [save] { save.wait(); }};
+  }
   void keep(std::span<const std::byte> state) override { engine().set_trainer_state(state); }
 
   headrace::Stats stats() const override { return engine().stats(); }

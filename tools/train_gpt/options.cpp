@@ -166,6 +166,14 @@ void add_rank_options(CLI::App& app, RawOptions& raw) {
       ->default_str(std::to_string(raw.options.rank_deadline_seconds));
 }
 
+void add_background_option(CLI::App& app, Options& o) {
+  app.add_flag("--save-in-background", o.save_in_background,
+               "Train on while a checkpoint of --save-every is written, at most at "
+               "headrace.background_save_bytes_per_second [200MiB]. Needs --store; no step is "
+               "committed to it while a checkpoint is read from it")
+      ->group("Files");
+}
+
 void add_file_options(CLI::App& app, RawOptions& raw) {
   const char* group = "Files";
   Options& o = raw.options;
@@ -188,6 +196,7 @@ void add_file_options(CLI::App& app, RawOptions& raw) {
              "Also save a checkpoint, from which --load continues, to the folder's step-N after "
              "every N steps")
       ->group(group);
+  add_background_option(app, o);
   add_number(app, "--keep", o.keep, {1, kMost},
              "Checkpoints of the folder to keep: older ones are removed once a new one is there "
              "[all]")
@@ -222,6 +231,10 @@ void check_saving(const Options& o) {
   }
   if (o.save_every > 0 && o.save_folder.empty())
     throw Fault{"--save-every without --save has no folder", "Give --save DIR with it"};
+  if (o.save_in_background && o.save_every == 0) {
+    throw Fault{"--save-in-background without --save-every has no checkpoints",
+                "Give --save-every N with it"};
+  }
   if (o.keep > 0 && o.save_every == 0)
     throw Fault{"--keep without --save-every has no checkpoints", "Give --save-every N with it"};
   if (!o.load_folder.empty() && !o.init_folder.empty()) {

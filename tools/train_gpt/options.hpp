@@ -47,8 +47,9 @@ struct Options {
   std::vector<std::string> overrides;  // "a.b=value"
   std::string save_folder;
   std::uint64_t save_every = 0;  // steps from one checkpoint to the next; 0: none
-  std::uint64_t keep = 0;        // the newest checkpoints that stay; 0: all
-  bool overwrite = false;        // a model.safetensors or a checkpoint that is there
+  bool save_in_background = false;
+  std::uint64_t keep = 0;  // the newest checkpoints that stay; 0: all
+  bool overwrite = false;  // a model.safetensors or a checkpoint that is there
   std::string init_folder;
   std::string load_folder;
   std::string store;  // name; empty: as the settings say

@@ -48,6 +48,19 @@ headrace::Settings read_settings(const Options& options) {
   return headrace::Settings::from_file(options.config, read);
 }
 
+// The rate where the settings name none.
+constexpr std::uint64_t kBackgroundSaveRate = 200 * headrace::base::kMiB;
+
+void allow_background_saves(headrace::Settings& settings) {
+  if (settings.durable_every == 0) {
+    fail(Code::kInvalidArgument,
+         "--save-in-background reads what is committed to a store, and this run has none; the run "
+         "was not started. Give --store NAME, or leave out --save-in-background.");
+  }
+  if (settings.background_save_bytes_per_second == 0)
+    settings.background_save_bytes_per_second = kBackgroundSaveRate;
+}
+
 // What --init names, checked against the model name by name.
 std::optional<InitialWeights> open_initial(const Options& options) {
   if (options.init_folder.empty()) return std::nullopt;
@@ -125,6 +138,7 @@ class Run {
     const Options& options = report_.options;
     const Text text = Text::open(options.text);
     headrace::Settings settings = read_settings(options);
+    if (options.save_in_background) allow_background_saves(settings);
     const Recipe& recipe = report_.recipe = make_recipe(options, settings, world_.size());
     report_.options.shape.dtype = recipe.dtype;
     Batches batches(text, recipe.batch, options.shape.sequence, options.seed);
@@ -235,6 +249,7 @@ class Run {
     facts.push_back(init_fingerprint_.empty()
                         ? "no --init"
                         : "--init weights with the checksum " + init_fingerprint_);
+    add_choice("--save-in-background", o.save_in_background);
     add_choice("--load", !o.load_folder.empty());
     return facts;
   }

@@ -27,6 +27,12 @@
 namespace train_gpt {
 class Progress;
 
+// A checkpoint that is written beside training.
+struct SaveUnderWay {
+  std::function<bool()> done;
+  std::function<void()> wait;  // until it is there; throws what ended it
+};
+
 // Threads: one at a time but for interrupt().
 // Errors:  headrace::Error.
 class Training {
@@ -51,6 +57,12 @@ class Training {
   // Writes all values and `state` to the new folder, which becomes the latest.
   virtual void save_checkpoint(const std::string& folder, std::span<const std::byte> state) {
     (void)folder, (void)state;
+  }
+  // The same while training goes on, where a store makes that possible.
+  virtual SaveUnderWay save_in_background(const std::string& folder,
+                                          std::span<const std::byte> state) {
+    save_checkpoint(folder, state);
+    return {[] { return true; }, [] {}};
   }
   // Takes the state that goes into the store with the next update.
   virtual void keep(std::span<const std::byte> state) { (void)state; }

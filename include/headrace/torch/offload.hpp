@@ -520,11 +520,19 @@ class Offload {
   void save_checkpoint(const std::string& directory, std::span<const std::byte> own = {},
                        SaveOptions options = {}, const ParameterTest& which = {}) {
     const detail::Call call = begin();
-    core().begin_call();
-    const std::vector<std::byte> state =
-        detail::TrainerState(core().place(), buffers_to_keep(which), own).pack();
+    const std::vector<std::byte> state = saved_state(own, which);
     options.trainer_state = state;
     headrace::save_checkpoint(engine(), directory, options);
+  }
+  // The same while training goes on (headrace/checkpoint.hpp), for a durable engine.
+  [[nodiscard]] BackgroundSave save_checkpoint_in_background(const std::string& directory,
+                                                             std::span<const std::byte> own = {},
+                                                             SaveOptions options = {},
+                                                             const ParameterTest& which = {}) {
+    const detail::Call call = begin();
+    const std::vector<std::byte> state = saved_state(own, which);
+    options.trainer_state = state;
+    return headrace::save_checkpoint_in_background(engine(), directory, options);
   }
 
   // The buffers (batch norm statistics, masks, caches) of the modules given to add_group() and
@@ -599,6 +607,11 @@ class Offload {
   }
 
   detail::Registration& registration() const { return core().registration(); }
+  // SaveOptions::trainer_state of a checkpoint.
+  std::vector<std::byte> saved_state(std::span<const std::byte> own, const ParameterTest& which) {
+    core().begin_call();
+    return detail::TrainerState(core().place(), buffers_to_keep(which), own).pack();
+  }
   detail::NamedTensors buffers_to_keep(const ParameterTest& which) const {
     detail::NamedTensors kept = registration().buffers().of_modules();
     if (which) {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// checkpoints.cpp: headrace/c.h, a checkpoint saved and loaded.
+// checkpoints.cpp: headrace/c.h, a checkpoint saved, also beside training, and loaded.
+#include <unistd.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -40,6 +44,18 @@ WeightOptions options_in(const headrace_weight_options* given) {
   };
   return weights;
 }
+
+struct BackgroundSaveOfC {
+  std::optional<BackgroundSave> save = {};  // none while it begins
+  pid_t owner = getpid();
+};
+constinit HandleTable<BackgroundSaveOfC, 256> background_saves(5, "background save", "destroy");
+
+auto used(headrace_background_save* handle) {
+  auto use = background_saves.use(handle);
+  refuse_in_child(use->owner, "background save", "the save and its engine are");
+  return use;
+}
 }  // namespace
 }  // namespace headrace::bindings
 
@@ -54,6 +70,42 @@ headrace_code headrace_engine_save_checkpoint(headrace_engine* engine, const cha
     headrace::save_checkpoint(*run(engine), path, save);
   });
 }
+headrace_code headrace_engine_save_checkpoint_in_background(headrace_engine* engine,
+                                                            const char* directory,
+                                                            const headrace_save_options* options,
+                                                            headrace_background_save** out_save,
+                                                            headrace_error* error) {
+  return guarded(error, [&] {
+    auto& out = required(out_save, "out_save");
+    const std::string path = path_in(directory, "directory");
+    const headrace::SaveOptions save = options_in(options);
+    EngineCall call = run(engine);
+    void* const handle = background_saves.add(std::make_unique<BackgroundSaveOfC>());
+    try {
+      background_saves.use(handle)->save =
+          headrace::save_checkpoint_in_background(*call, path, save);
+    } catch (...) {
+      background_saves.remove(handle, [](const BackgroundSaveOfC&) {});
+      throw;
+    }
+    out = static_cast<headrace_background_save*>(handle);
+  });
+}
+headrace_code headrace_background_save_done(headrace_background_save* save, int32_t* out_done,
+                                            headrace_error* error) {
+  return guarded(error, [&] {
+    auto& out = required(out_done, "out_done");
+    out = used(save)->save->done() ? 1 : 0;
+  });
+}
+headrace_code headrace_background_save_wait(headrace_background_save* save, headrace_error* error) {
+  return guarded(error, [&] { used(save)->save->wait(); });
+}
+headrace_code headrace_background_save_destroy(headrace_background_save* save,
+                                               headrace_error* error) {
+  return guarded(error, [&] { background_saves.remove(save, [](const BackgroundSaveOfC&) {}); });
+}
+
 headrace_code headrace_engine_load_checkpoint(headrace_engine* engine, const char* directory,
                                               headrace_error* error) {
   return guarded(error, [&] {
