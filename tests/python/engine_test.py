@@ -407,7 +407,8 @@ class CtrlC(unittest.TestCase):
                 raise
 
         def on_signal(*_arguments):
-            if ended:
+            if ended and not stop.is_set():  # once: the next may come after the call
+                stop.set()
                 raise KeyboardInterrupt
 
         def send():
