@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/temporary_directory.hpp"
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
 namespace headrace::testing {
@@ -9,7 +11,8 @@ namespace fs = std::filesystem;
 
 TemporaryDirectory::TemporaryDirectory() {
   std::string name = (fs::current_path() / "headrace-test-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory: " + name);
+  if (mkdtemp(name.data()) == nullptr)
+    throw std::runtime_error("no temporary directory " + name + ": " + std::strerror(errno));
   path_ = name;
 }
 
