@@ -269,19 +269,11 @@ TEST_F(BackgroundSaves, FollowEachOther) {
 void on_durable_ranks(std::uint32_t world, std::uint64_t rate,
                       const std::function<void(DurableTraining&, std::uint32_t)>& body) {
   const TemporaryDirectory drive;
-  std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
-  for (std::uint32_t r = 0; r < world; ++r)
-    hosts.push_back(device::make_computing_host({.seed = r + 1}));
-  const auto ranks =
-      collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
-  std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < world; ++r) {
-    threads.emplace_back([&, r] {
-      DurableTraining run(rate, {.on_nvme = true}, ranks[r], hosts[r], drive.string());
-      body(run, r);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  testing_checkpoints::on_rank_threads(
+      world, [&](std::uint32_t r, const auto& ranks, const auto& host) {
+        DurableTraining run(rate, {.on_nvme = true}, ranks, host, drive.string());
+        body(run, r);
+      });
 }
 
 TEST_F(BackgroundSaves, HaveTheBytesOfABlockingSaveOfSeveralRanks) {

@@ -56,22 +56,27 @@ class Training : public testing::NetworkTraining {
   }
 };
 
-// body(training of a rank, rank) on a thread for each rank.
-inline void on_ranks(std::uint32_t world, const Place& place,
-                     const std::function<void(Training&, std::uint32_t)>& body) {
+// body(rank, its collective, its device) on a thread for each rank.
+template <class Body>
+void on_rank_threads(std::uint32_t world, const Body& body) {
   std::vector<std::shared_ptr<device::ComputingDevice>> hosts;
   for (std::uint32_t r = 0; r < world; ++r)
     hosts.push_back(device::make_computing_host({.seed = r + 1}));
   const auto ranks =
       collective::make_collective_threads({hosts.begin(), hosts.end()}, std::chrono::seconds(60));
   std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < world; ++r) {
-    threads.emplace_back([&, r] {
-      Training run(place, ranks[r], hosts[r]);
-      body(run, r);
-    });
-  }
+  for (std::uint32_t r = 0; r < world; ++r)
+    threads.emplace_back([&, r] { body(r, ranks[r], hosts[r]); });
   for (std::thread& thread : threads) thread.join();
+}
+
+// body(training of a rank, rank) on a thread for each rank.
+inline void on_ranks(std::uint32_t world, const Place& place,
+                     const std::function<void(Training&, std::uint32_t)>& body) {
+  on_rank_threads(world, [&](std::uint32_t r, const auto& ranks, const auto& host) {
+    Training run(place, ranks, host);
+    body(run, r);
+  });
 }
 
 inline std::string error_of(const std::function<void()>& call) {
