@@ -130,6 +130,7 @@ std::uint64_t save_in_child(
     save(run, folder, file_bytes, way);
     const std::uint64_t made = calls_made;
     (void)!::write(pipe[1], &made, sizeof made);
+    run.engine().close();  // else ThreadSanitizer misses who joins the thread of the save
     ::_exit(0);
   }
   ::close(pipe[1]);
