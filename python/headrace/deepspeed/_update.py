@@ -11,29 +11,24 @@ from typing import Sequence
 import torch
 
 from .. import _c
-from .._library import call, new
+from .._cpu_optimizer import CpuOptimizer
+from .._library import new
 from ._tensors import DTYPES, check_values
 
 _lock = threading.Lock()  # an optimizer serves one call at a time
 _optimizers: dict = {}  # by process and rule: a forked child has no threads of its parent's
 
 
-def _optimizer(rule: int) -> ctypes.c_void_p:
+def _optimizer(rule: int) -> CpuOptimizer:
     key = (os.getpid(), rule)
     if key not in _optimizers:
         # DeepSpeed looks for NaN and infinity itself, and expects an update to go on.
-        options = new(_c.headrace_optimizer_options, rule=rule, check_gradients=0)
-        handle = ctypes.c_void_p()
-        call("optimizer_create", ctypes.byref(options), ctypes.byref(handle))
-        _optimizers[key] = handle
+        _optimizers[key] = CpuOptimizer(rule=rule, check_gradients=0)
     return _optimizers[key]
 
 
 @atexit.register
 def _end_threads() -> None:
-    for (process, _), handle in _optimizers.items():
-        if process == os.getpid():
-            call("optimizer_destroy", handle)
     _optimizers.clear()
 
 
@@ -64,8 +59,5 @@ def _update(rule: int, step: int, wide: list, grads: torch.Tensor, constants: di
     gradient = new(_c.headrace_parameter_update, gradient_dtype=DTYPES[grads.dtype],
                    gradient=grads.data_ptr(), t=step,
                    hyperparameters=ctypes.pointer(hyperparameters))
-    # The whole rate is in the parameter's scale, so that no product is rounded.
-    options = new(_c.headrace_step_options, learning_rate=1.0)
     with _lock:
-        call("optimizer_step", _optimizer(rule), ctypes.byref(state), ctypes.byref(gradient), 1,
-             ctypes.byref(options), None, None)
+        _optimizer(rule).step([state], [gradient])

@@ -4,11 +4,12 @@ reads torch's own gradients, with the bits of an engine (headrace_optimizer of h
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 import torch
 
 from .. import _c
+from .._cpu_optimizer import CpuOptimizer
 from .._engine import DTYPES
 from .._library import call, new, unbroken
 from ._part import NAMES, Entry, Part, bits_of, gradient_of, row_major
@@ -57,14 +58,14 @@ class _Masters:
 class _State:
     """Of one parameter."""
 
-    def __init__(self, optimizer: Any, entry: Entry) -> None:
+    def __init__(self, optimizer: CpuOptimizer, entry: Entry) -> None:
         values = entry.values
         self.name, self.steps = entry.name.encode(), 0
         self._form = {"dtype": DTYPES[NAMES[values.dtype]], "elements": values.numel(),
                       "layout": _c.HEADRACE_MASTER_SPLIT if values.dtype == torch.bfloat16
                       else _c.HEADRACE_MASTER_F32}
         sizes = new(_c.headrace_state_bytes)
-        call("optimizer_state_bytes", optimizer, self._form["dtype"], self._form["layout"],
+        call("optimizer_state_bytes", optimizer.handle, self._form["dtype"], self._form["layout"],
              values.numel(), ctypes.byref(sizes))
         self.moments = [torch.empty(values.shape, dtype=torch.float32)
                         for size in sizes.moment if size > 0]
@@ -87,9 +88,7 @@ class _State:
 class MemoryPart(Part):
     def __init__(self, entries: list, rule: str, skips: bool) -> None:
         super().__init__(entries)
-        options = new(_c.headrace_optimizer_options, rule=RULES[rule], skip_non_finite=int(skips))
-        self._optimizer: Optional[ctypes.c_void_p] = ctypes.c_void_p()
-        call("optimizer_create", ctypes.byref(options), ctypes.byref(self._optimizer))
+        self._optimizer = CpuOptimizer(rule=RULES[rule], skip_non_finite=int(skips))
         self._skipped = 0
         try:
             self._states = {entry.parameter: _State(self._optimizer, entry) for entry in entries}
@@ -100,10 +99,8 @@ class MemoryPart(Part):
 
     def _initialise(self) -> None:
         weights = [row_major(entry.values) for entry in self.entries]
-        arrays = [self._states[entry.parameter].arrays(weight)
-                  for entry, weight in zip(self.entries, weights)]
-        states = (_c.headrace_parameter_state * len(arrays))(*arrays)
-        call("optimizer_initialize", self._optimizer, states, len(arrays))
+        self._optimizer.initialize([self._states[entry.parameter].arrays(weight)
+                                    for entry, weight in zip(self.entries, weights)])
 
     # ---- a step ----
     def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
@@ -115,22 +112,15 @@ class MemoryPart(Part):
                 state.masters.take_writes(weight)
         sets = {index: ctypes.pointer(new(_c.headrace_hyperparameters, **values))
                 for index, values in constants.items()}
-        arrays = (_c.headrace_parameter_state * len(due))(
-            *(state.arrays(weight) for state, weight in zip(states, weights)))
-        updates = (_c.headrace_parameter_update * len(due))(
-            *(new(_c.headrace_parameter_update, gradient_dtype=DTYPES[NAMES[gradient.dtype]],
-                  gradient=gradient.data_ptr(), t=state.steps + 1,
-                  hyperparameters=sets[entry.set_index])
-              for entry, state, gradient in zip(due, states, gradients)))
+        arrays = [state.arrays(weight) for state, weight in zip(states, weights)]
+        updates = [new(_c.headrace_parameter_update, gradient_dtype=DTYPES[NAMES[gradient.dtype]],
+                       gradient=gradient.data_ptr(), t=state.steps + 1,
+                       hyperparameters=sets[entry.set_index])
+                   for entry, state, gradient in zip(due, states, gradients)]
         return unbroken(lambda: self._step(due, states, weights, arrays, updates))
 
-    def _step(self, due: list, states: list, weights: list, arrays: Any, updates: Any) -> bool:
-        # A set's learning_rate_scale is its whole rate, so that no product is rounded.
-        options = new(_c.headrace_step_options, learning_rate=1.0)
-        result = new(_c.headrace_update_result)
-        call("optimizer_step", self._optimizer, arrays, updates, len(due), ctypes.byref(options),
-             None, ctypes.byref(result))
-        if result.skipped:
+    def _step(self, due: list, states: list, weights: list, arrays: list, updates: list) -> bool:
+        if self._optimizer.step(arrays, updates).skipped:
             self._skipped += 1
             return False
         for entry, state, weight in zip(due, states, weights):
@@ -174,12 +164,4 @@ class MemoryPart(Part):
         return {"steps_skipped": self._skipped, "nvme_read_bytes": 0, "nvme_written_bytes": 0}
 
     def close(self) -> None:
-        if self._optimizer is not None:
-            call("optimizer_destroy", self._optimizer)
-            self._optimizer = None
-
-    def __del__(self) -> None:
-        try:
-            self.close()
-        except Exception:  # in a forked child, or while Python ends
-            pass
+        self._optimizer.close()
