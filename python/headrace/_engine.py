@@ -26,6 +26,9 @@ CONTENTS = {"weight": _c.HEADRACE_WEIGHT, "master": _c.HEADRACE_MASTER,
 # their bits: np.asarray(...).view(np.float16).
 _FORMATS = {_c.HEADRACE_F32: "f", _c.HEADRACE_BF16: "H", _c.HEADRACE_F16: "H"}
 _SIZES = {_c.HEADRACE_F32: 4, _c.HEADRACE_BF16: 2, _c.HEADRACE_F16: 2}
+# The same in __cuda_array_interface__, where torch has <V2 for its bf16.
+_DEVICE_FORMATS = {"f": "<f4", "H": "<u2"}
+_DEVICE_DTYPES = {"<f4": "f32", "<f2": "f16", "<u2": "bf16", "<V2": "bf16"}
 
 
 class Parameter(NamedTuple):
@@ -66,8 +69,11 @@ def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
     return None if settings is None else json.dumps(settings).encode()
 
 
-def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str]) -> Any:
+def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str],
+             gpu: Optional[int]) -> Any:
     options = new(_c.headrace_engine_options, kept_log_lines=_KEPT_LINES, poll=_library.poll)
+    if gpu is not None:
+        options.cuda = ctypes.pointer(new(_c.headrace_cuda, ordinal=gpu))
     if isinstance(settings, (str, os.PathLike)) and nvme is None:
         options.settings_file = encoded(settings)
     else:
@@ -126,16 +132,32 @@ class _Lease:
         self.release = weakref.finalize(self, _library.lib.headrace_gathered_release, handle, None)
 
 
+class DeviceArray:
+    """A parameter in GPU memory, for torch.as_tensor(), cupy.asarray() and all that reads
+    __cuda_array_interface__. Do not write to it: a write would not reach the masters."""
+
+    def __init__(self, address: int, form: str, shape: Sequence[int], stream: int,
+                 lease: _Lease) -> None:
+        self._lease = lease
+        # torch takes no array that is marked as read-only.
+        self.__cuda_array_interface__ = {
+            "version": 3, "shape": tuple(shape), "typestr": _DEVICE_FORMATS[form],
+            "data": (address, False), "strides": None, "stream": stream or _DEFAULT_STREAM}
+
+
+_DEFAULT_STREAM = 1  # of CUDA's legacy default stream, in that interface
+
+
 class Gathered:
     """A whole group, read-only. Use it in a `with` statement. Arrays made of it keep the group in
     its place until they are deleted, and the engine cannot be closed before."""
 
-    def __init__(self, group: "Group", lease: _Lease) -> None:
-        self._group = group
+    def __init__(self, group: "Group", lease: _Lease, stream: int) -> None:
+        self._group, self._stream = group, stream
         self._lease: Optional[_Lease] = lease
 
-    def raw(self, name: str) -> ctypes.Array:
-        """The bytes of a parameter. Writing to them would not reach the masters."""
+    def _place(self, name: str) -> tuple:
+        """Its lease, address and size in bytes."""
         if self._lease is None:
             raise WrongState(f"group '{self._group.name}' was released, and its memory may hold "
                              "other values. Gather it again.")
@@ -143,13 +165,27 @@ class Gathered:
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         call("gathered_bytes", self._lease.handle, known.index, ctypes.byref(data),
              ctypes.byref(size))
-        array = _raw(data.value, size.value)
-        array.lease = self._lease  # numpy keeps the ctypes array, and this keeps the lease
+        return self._lease, data.value, size.value
+
+    def raw(self, name: str) -> ctypes.Array:
+        """The bytes of a parameter, of an engine on the CPU. Writing to them would not reach the
+        masters."""
+        if self._group.engine.gpu is not None:
+            raise WrongState(f"the weights of '{name}' are in the memory of a GPU, which Python's "
+                             f"buffers cannot show. Use gathered['{name}']: torch.as_tensor() and "
+                             "cupy.asarray() take it.")
+        lease, address, size_bytes = self._place(name)
+        array = _raw(address, size_bytes)
+        array.lease = lease  # numpy keeps the ctypes array, and this keeps the lease
         return array
 
-    def __getitem__(self, name: str) -> memoryview:
-        """A parameter, for np.asarray() and all that takes buffers; no copy. 16 bits as uint16."""
+    def __getitem__(self, name: str) -> Union[memoryview, DeviceArray]:
+        """A parameter, without a copy; 16 bits as uint16. On the CPU for np.asarray() and all that
+        takes buffers, on a GPU a DeviceArray."""
         known = self._group.engine.known(f"{self._group.name}.{name}")
+        if self._group.engine.gpu is not None:
+            lease, address, _ = self._place(name)
+            return DeviceArray(address, _FORMATS[known.dtype], known.shape, self._stream, lease)
         view = memoryview(self.raw(name)).toreadonly()
         return _shaped(view, _FORMATS[known.dtype], known.shape)
 
@@ -173,10 +209,12 @@ class Group:
         self.engine, self.index, self.name = engine, index, name
         self.parameters = tuple(parameters)
 
-    def gather(self) -> Gathered:
+    def gather(self, stream: int = 0) -> Gathered:
+        """stream: on a GPU, the address of the cudaStream_t that reads the weights. It waits for
+        them; 0 is CUDA's default stream."""
         handle = ctypes.c_void_p()
-        self.engine._call("engine_gather", self.index, 0, ctypes.byref(handle))
-        return Gathered(self, _Lease(handle.value))
+        self.engine._call("engine_gather", self.index, stream, ctypes.byref(handle))
+        return Gathered(self, _Lease(handle.value), stream)
 
     def load(self, values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
         self.engine.load(self, values)
@@ -190,14 +228,17 @@ class Engine:
 
     settings: a dict, or the path of a file, as docs/settings.md describes them. nvme: a folder for
     everything, instead of settings. Both None: everything in memory.
+    gpu: the number of an NVIDIA GPU among those that CUDA_VISIBLE_DEVICES shows. Groups are
+    gathered into its memory, and gradients are taken from there. None: the CPU.
     Calls release Python's lock. Ctrl-C ends a call that waits, and the engine remains usable.
     """
 
     def __init__(self, settings: Any = None, *, nvme: Optional[str] = None,
-                 overrides: Sequence[str] = ()) -> None:
+                 gpu: Optional[int] = None, overrides: Sequence[str] = ()) -> None:
         handle = ctypes.c_void_p()
-        call("engine_create", ctypes.byref(_options(settings, nvme, overrides)),
+        call("engine_create", ctypes.byref(_options(settings, nvme, overrides, gpu)),
              ctypes.byref(handle))
+        self.gpu = gpu
         self._handle: Optional[int] = handle.value
         self._finalizer = weakref.finalize(self, _destroy, handle.value)
         self._known: dict[str, _Known] = {}
@@ -405,19 +446,43 @@ class Engine:
         return text.value.decode()
 
     # ---- a step ----
-    def add_gradient(self, name: str, gradient: Any, dtype: Optional[str] = None) -> None:
+    def add_gradient(self, name: str, gradient: Any, dtype: Optional[str] = None,
+                     stream: int = 0) -> None:
         """gradient: an array of float32 or float16, or of uint16 that holds bf16. dtype: needed for
-        raw bytes only. The engine has read the gradient when the call returns."""
+        raw bytes only. The engine has read the gradient when the call returns.
+        On a GPU: an array with __cuda_array_interface__, which must keep its values until `stream`,
+        on which they were computed, has passed this call."""
         known = self.known(name)
+        if self.gpu is not None:
+            self._add_device_gradient(name, known, gradient, dtype, stream)
+            return
         kind = self._gradient_dtype(name, gradient, dtype)
         elements = known.size_bytes // _SIZES[known.dtype]
         view = _bytes_of(gradient, name, kind, elements * _SIZES[kind])
         kept = view if not view.readonly else bytearray(view)
         self.add_gradient_at(name, ctypes.addressof(ctypes.c_char.from_buffer(kept)), kind)
 
-    def add_gradient_at(self, name: str, address: int, kind: int) -> None:
+    def _add_device_gradient(self, name: str, known: _Known, gradient: Any, dtype: Optional[str],
+                             stream: int) -> None:
+        found = getattr(gradient, "__cuda_array_interface__", None)
+        if found is None or found.get("strides") is not None:
+            raise ArgumentError(f"{name}: the gradient is no row-major array in GPU memory, and "
+                                "this engine takes gradients from there; nothing was added. Give a "
+                                "contiguous tensor of torch or CuPy on the GPU.")
+        if tuple(found["shape"]) != known.shape:
+            raise ArgumentError(f"{name}: the gradient has the shape {tuple(found['shape'])}, and "
+                                f"the parameter has {known.shape}; nothing was added. Give the "
+                                "gradient of the whole parameter.")
+        kind = dtype or _DEVICE_DTYPES.get(found["typestr"])
+        if kind not in DTYPES:
+            raise ArgumentError(f"{name}: the gradient has no known dtype ({found['typestr']}); "
+                                "nothing was added. Give float32, float16, or bf16 as uint16, or "
+                                "name the dtype.")
+        self.add_gradient_at(name, found["data"][0], DTYPES[kind], stream)
+
+    def add_gradient_at(self, name: str, address: int, kind: int, stream: int = 0) -> None:
         """The same with the address of contiguous values, of a headrace_dtype."""
-        self._call("engine_add_gradient", self.known(name).index, address, kind, 0)
+        self._call("engine_add_gradient", self.known(name).index, address, kind, stream)
 
     @staticmethod
     def _gradient_dtype(name: str, gradient: Any, dtype: Optional[str]) -> int:

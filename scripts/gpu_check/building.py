@@ -7,7 +7,7 @@ import subprocess
 from gpu_check.check import Failed
 
 TARGETS = ["device_cuda_test", "cuda_update_test", "cuda_exactness_test", "nccl_on_gpu_test",
-           "headrace_program"]
+           "headrace_program", "headrace_shared"]
 
 # As ./check builds: a folder's sources are one, which takes half the time.
 JOINED = ["-DCMAKE_UNITY_BUILD=ON", "-DCMAKE_UNITY_BUILD_BATCH_SIZE=0",

@@ -40,8 +40,8 @@ def arguments(about, root):
     other.add_argument("--architectures", metavar="LIST", default="90",
                        help="compute capabilities of the pack, e.g. '80 90' [90]")
     other.add_argument("--jobs", metavar="N", help="compilers at once [as many as cmake likes]")
-    other.add_argument("--pack-mib", metavar="N", type=float, default=55,
-                       help="a larger pack is refused [55]")
+    other.add_argument("--pack-mib", metavar="N", type=float, default=57,
+                       help="a larger pack is refused [57]")
     other.add_argument("--packed", action="store_true",
                        help="there: DIR/tools/gpu_check runs what came with it")
     options = parser.parse_args()

@@ -2,6 +2,7 @@
 """--pack: a folder that a machine with a GPU runs as it is, without checkout, compiler or network.
 
     bin, tests/bin  programs, stripped      tools, scripts  gpu_check itself
+    libheadrace.so  for Python              python          its package
     lib             what they load that a bare system may lack (liburing)
     pack.json       what it was made of and what it needs
 """
@@ -21,7 +22,7 @@ MIB = 1 << 20
 # Every glibc system has these, and a second copy of the C++ library beside torch's would be wrong.
 OF_THE_SYSTEM = re.compile(
     r"(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)\.so.*")
-SCRIPTS = ["tools/gpu_check", "scripts/gpu_check", "LICENSE"]
+SCRIPTS = ["tools/gpu_check", "scripts/gpu_check", "python/headrace", "tests/python", "LICENSE"]
 
 
 def run(command, log=None, **more):
@@ -83,7 +84,7 @@ def build(options, root):
 
 def lay_out(build_folder, root, part):
     """Copies, stripped; returns the programs, relative to either folder."""
-    programs = ["bin/headrace"]
+    programs = ["bin/headrace", "libheadrace.so"]
     programs += ["bin/train_gpt"] if os.path.exists(f"{build_folder}/bin/train_gpt") else []
     programs += ["tests/bin/" + name for name in building.gpu_tests(build_folder, None)]
     for name in programs:

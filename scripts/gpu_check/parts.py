@@ -2,6 +2,7 @@
 """The parts of tools/gpu_check in their order: the machine, what is right, what is fast."""
 import os
 import shutil
+import sys
 
 from gpu_check import building, machine, speed, training
 from gpu_check.check import Skipped
@@ -76,6 +77,24 @@ def others(check):
     return on_gpu(*there)(check)
 
 
+def python(check):
+    """The package's tests, with models on the GPU."""
+    check.need_gpu()
+    check.need_torch()
+    environment = check.environment(
+        HEADRACE_LIBRARY=check.program("libheadrace.so"), HEADRACE_TEST_DEVICE="cuda",
+        PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=os.pathsep.join(
+            [os.path.join(check.root, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    os.makedirs(check.nvme, exist_ok=True)
+    for name in ("torch_test", "trainers_test"):
+        test = os.path.join(check.root, "tests", "python", name + ".py")
+        text = check.run([sys.executable, test, check.nvme], name, wanted=(0, 77), env=environment)
+        if "Ran " not in text:
+            raise Skipped(text.strip().splitlines()[-1])
+        check.so_far[name] = " ".join(text[text.rindex("Ran "):].split())
+    return check.so_far
+
+
 def sanitized(tool):
     def work(check):
         check.need_gpu()
@@ -115,6 +134,7 @@ PARTS = [
     Part("nccl", None, 30, BOTH, ["nccl_on_gpu_test"]),
     Part("nccl of several processes", None, 120, FULL, ["nccl_two_ranks_on_gpu_test"]),
     Part("ranks on one GPU", None, 20, FULL, ["ranks_on_cuda_test"]),
+    Part("python", python, 120),
     Part("tools", None, 20, FULL, ["headrace_gpu_tools_test"]),
     Part("other tests", others, 40),
     Part("memcheck", sanitized("memcheck"), 20),

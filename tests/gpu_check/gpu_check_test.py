@@ -83,7 +83,8 @@ class Stubs(unittest.TestCase):
     def build(self):
         """A build folder as far as --pack looks at it, with one real program."""
         build = self.folder / "build"
-        for name in ["bin/headrace", "bin/train_gpt", *("tests/bin/" + name for name in TESTS)]:
+        for name in ["bin/headrace", "bin/train_gpt", "libheadrace.so",
+                     *("tests/bin/" + name for name in TESTS)]:
             write(build / name, STUB, 0o755)
         shutil.copy(shutil.which("sleep"), build / "tests" / "bin" / "elf_on_gpu_test")
         write(build / "nvcc", "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.1'\n",
@@ -161,7 +162,8 @@ class APack(Stubs):
         self.assertRegex(document["needs"]["GLIBC"], r"^2\.\d+$")
         self.assertGreater(document["bytes"], 0)
         for name in ["bin/headrace", "bin/train_gpt", "tests/bin/elf_on_gpu_test",
-                     "tools/gpu_check", "scripts/gpu_check/command.py"]:
+                     "tools/gpu_check", "scripts/gpu_check/command.py", "libheadrace.so",
+                     "python/headrace/_c.py", "tests/python/torch_test.py"]:
             self.assertTrue((self.pack / name).is_file(), name)
         self.assertEqual(self.pack.stat().st_mode & 0o777, 0o755)
         self.assertEqual((self.pack / "bin" / "headrace").stat().st_mode & 0o777, 0o755)

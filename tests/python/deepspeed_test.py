@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """deepspeed_test.py FOLDER: headrace.io; DeepSpeed's operations of headrace by themselves, with
-torch; and DeepSpeed itself on them, where it is installed. FOLDER lies on a drive."""
+torch; and DeepSpeed itself on them, where it is installed. FOLDER lies on a drive. With
+HEADRACE_TEST_DEVICE=cuda, DeepSpeed trains on a GPU."""
 import importlib.util
 import os
 import pathlib
@@ -319,7 +320,8 @@ class Updates(unittest.TestCase):
 TRAIN = textwrap.dedent("""
     import json, os, sys
     place, folder, steps = sys.argv[1:4]
-    os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="127.0.0.1", RANK="0", LOCAL_RANK="0",
+    device = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
+    os.environ.update(DS_ACCELERATOR=device, MASTER_ADDR="127.0.0.1", RANK="0", LOCAL_RANK="0",
                       WORLD_SIZE="1", MASTER_PORT=sys.argv[4], TORCH_EXTENSIONS_DIR=folder + "/ext")
     import headrace.deepspeed
     import torch, deepspeed
@@ -340,7 +342,7 @@ TRAIN = textwrap.dedent("""
     model = torch.nn.Sequential(*[torch.nn.Linear(512, 512, bias=False) for _ in range(4)])
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
                                       config=config)
-    x = torch.randn(2, 512, dtype=torch.bfloat16)
+    x = torch.randn(2, 512, dtype=torch.bfloat16).to(device)
     losses = []
     for _ in range(int(steps)):
         loss = (engine(x).float() - x.float()).pow(2).mean()

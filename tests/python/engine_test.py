@@ -94,6 +94,16 @@ class Training(unittest.TestCase):
             self.assertLess(engine.store("g.moves")[0], 0.1)
 
 
+class OnAGpu(unittest.TestCase):
+    """torch_test.py has the tests that need one."""
+
+    @unittest.skipIf(headrace.show_config()["cuda"] == "usable", "there is a GPU")
+    def test_is_refused_by_name_where_there_is_none(self):
+        with self.assertRaises(NotImplementedError) as caught:
+            headrace.Engine(gpu=0)
+        self.assertIn(headrace.show_config()["cuda"].split(":")[0], str(caught.exception))
+
+
 class Values(unittest.TestCase):
     def test_content_is_stored_and_loaded(self):
         engine, group = vector_engine()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_test.py FOLDER: headrace.torch beside torch.optim. FOLDER lies on a drive."""
+"""torch_test.py FOLDER [TEST...]: headrace.torch beside torch.optim. FOLDER lies on a drive. With
+HEADRACE_TEST_DEVICE=cuda, the models are on a GPU."""
 import copy
 import io
 import itertools
@@ -25,10 +26,12 @@ except ImportError as missing:
     print(f"torch cannot be imported: {missing}")
     sys.exit(77)
 import headrace  # noqa: E402
+from headrace._engine import DTYPES  # noqa: E402
 from headrace.torch import SGD, Adagrad, Adam, AdamW, Lion  # noqa: E402
 
 warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 torch.set_num_threads(2)
+DEVICE = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
 WIDTH = 64
 # docs/optimizers.md: after a thousand steps, from torch.optim in double precision, with weights,
 # gradients and rates as in tests/torch/optimizer_rules_test.cpp.
@@ -43,12 +46,12 @@ def rounded(value):
 def model_of(dtype=torch.float32):
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.ReLU(),
-                               torch.nn.Linear(4 * WIDTH, WIDTH)).to(dtype)
+                               torch.nn.Linear(4 * WIDTH, WIDTH)).to(DEVICE, dtype)
 
 
 def loss_of(model, generator):
     parameter = next(model.parameters())
-    batch = torch.randn(8, WIDTH, generator=generator).to(parameter.dtype)
+    batch = torch.randn(8, WIDTH, generator=generator).to(parameter.device, parameter.dtype)
     return (model(batch) - batch).float().pow(2).mean()
 
 
@@ -96,6 +99,7 @@ class Case(unittest.TestCase):
         self.assertEqual(len(left), len(right))
         for one, other in zip(left, right):
             self.assertEqual(one.dtype, other.dtype)
+            one, other = one.cpu(), other.cpu()
             self.assertTrue(torch.equal(one, other), (one - other).abs().max())
 
 
@@ -145,7 +149,7 @@ def wide_model_of(dtype):
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(WIDTH, 8 * WIDTH), torch.nn.Tanh(),
                                torch.nn.Linear(8 * WIDTH, 8 * WIDTH), torch.nn.Tanh(),
-                               torch.nn.Linear(8 * WIDTH, WIDTH)).to(dtype)
+                               torch.nn.Linear(8 * WIDTH, WIDTH)).to(DEVICE, dtype)
 
 
 class BesideTorch(Case):
@@ -728,6 +732,176 @@ class Defaults(Case):
         self.assert_same(*results)
 
 
+def given(model, seed):
+    """Gradients that do not depend on where the model is."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        values = torch.randn(parameter.shape, generator=generator)
+        parameter.grad = values.to(parameter.device, parameter.dtype)
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "there is no GPU")
+class OnAGpu(Case):
+    def both(self, dtype=torch.bfloat16, **options):
+        """A model in host memory and the same one on the GPU, each with its optimizer."""
+        models = [model_of(dtype).to(device) for device in ("cpu", "cuda")]
+        return models, [self.adamw(model.parameters(), lr=1e-2, **more)
+                        for model, more in zip(models, ({}, options))]
+
+    def step(self, models, optimizers, seed):
+        for model, optimizer in zip(models, optimizers):
+            given(model, seed)
+            optimizer.step()
+
+    def assert_same_models(self, models, optimizers):
+        self.assert_same(*(weights_of(model) for model in models))
+        self.assert_same(*(moments_of(optimizer) for optimizer in optimizers))
+
+    def test_updates_have_the_bits_of_those_in_host_memory(self):
+        for dtype, place, updated in itertools.product(
+                (torch.float32, torch.bfloat16, torch.float16), (None, self.folder.name),
+                ("cpu", "device")):
+            with self.subTest(dtype=dtype, place=place, updated=updated):
+                models, optimizers = self.both(
+                    dtype, nvme=place, config={"headrace": {"update_on": updated}})
+                for seed in range(4):
+                    self.step(models, optimizers, seed)
+                self.assert_same_models(models, optimizers)
+                self.assertEqual({str(p.device) for p in models[1].parameters()}, {"cuda:0"})
+
+    def test_writes_between_steps_are_trained_on(self):
+        models, optimizers = self.both()
+        for seed in range(4):
+            self.step(models, optimizers, seed)
+            for model in models:
+                with torch.no_grad():
+                    model[0].weight.data[3, seed] = seed + 0.5
+                    model[2].bias.mul_(0.5)
+        self.step(models, optimizers, 9)
+        self.assert_same_models(models, optimizers)
+
+    def test_streams_of_the_program_are_followed(self):
+        models, optimizers = self.both()
+        for seed in range(6):
+            given(models[0], seed)
+            optimizers[0].step()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                given(models[1], seed)
+                for parameter in models[1].parameters():  # late, and only on this stream
+                    torch.cuda._sleep(2_000_000)
+                    parameter.grad = parameter.grad.clone()
+                optimizers[1].step()
+                optimizers[1].zero_grad()  # torch gives this memory away again
+                [torch.full((4096,), 7.0, device="cuda") for _ in range(20)]
+            torch.cuda.synchronize()
+        self.assert_same_models(models, optimizers)
+
+    def test_a_model_on_both_is_updated_in_both(self):
+        for place in (None, self.folder.name):
+            models, optimizers = self.both(nvme=place)
+            models[1][2].cpu()
+            for seed in range(3):
+                self.step(models, optimizers, seed)
+            self.assert_same_models(models, optimizers)
+            self.assertEqual(len(optimizers[1].plan()), 2)
+
+    def test_state_moves_from_one_to_the_other(self):
+        models, optimizers = self.both()
+        self.step(models, optimizers, 0)
+        models += [copy.deepcopy(model) for model in models]
+        for model, optimizer in zip(models[2:], reversed(optimizers[:2])):
+            optimizers.append(self.adamw(model.parameters(), lr=1e-2))
+            optimizers[-1].load_state_dict(optimizer.state_dict())
+        for seed in range(1, 3):
+            self.step(models, optimizers, seed)
+        for model in models[1:]:
+            self.assert_same(weights_of(model), weights_of(models[0]))
+
+    def test_what_it_takes_of_the_gpu_is_planned_and_given_back(self):
+        free, _ = torch.cuda.mem_get_info()
+        model = torch.nn.Linear(4096, 4096, bias=False, device="cuda", dtype=torch.bfloat16)
+        given(model, 0)
+        torch.cuda.synchronize()
+        before, _ = torch.cuda.mem_get_info()
+        optimizer = self.adamw(model.parameters())
+        optimizer.step()
+        torch.cuda.empty_cache()
+        after, _ = torch.cuda.mem_get_info()
+        planned = optimizer.plan()[0]["device_bytes"]
+        self.assertGreater(planned, 0)
+        self.assertLessEqual(before - after, planned + (256 << 20), "driver and kernels included")
+        optimizer.close()
+        del model
+        torch.cuda.empty_cache()
+        self.assertGreaterEqual(torch.cuda.mem_get_info()[0], free - (256 << 20))
+
+    def test_an_engine_gathers_there_and_takes_gradients_from_there(self):
+        with headrace.Engine() as engine, headrace.Engine(gpu=0) as on_gpu:
+            for one in (engine, on_gpu):
+                group = one.add_group("g", {"w": ((3, 4), "f32"), "h": ((5,), "bf16")})
+                one.freeze()
+                group.load({"w": bytes(48), "h": bytes(10)})
+            gradients = {"g.w": torch.randn(3, 4), "g.h": torch.randn(5).bfloat16()}
+            for name, values in gradients.items():
+                engine.add_gradient_at(name, values.data_ptr(), DTYPES["f32" if name == "g.w"
+                                                                       else "bf16"])
+                with self.assertRaisesRegex(headrace.ArgumentError, "in GPU memory"):
+                    on_gpu.add_gradient(name, values.float().numpy())
+                on_gpu.add_gradient(name, values.cuda())
+            with self.assertRaisesRegex(headrace.ArgumentError, r"shape \(4, 3\)"):
+                on_gpu.add_gradient("g.w", torch.zeros(4, 3, device="cuda"))
+            for one in (engine, on_gpu):
+                one.step(0.1)
+            self.assertEqual(engine.hash_parameters(), on_gpu.hash_parameters())
+            with group.gather() as gathered:
+                with self.assertRaisesRegex(headrace.WrongState, "memory of a GPU"):
+                    gathered.raw("w")
+                values = torch.as_tensor(gathered["w"], device="cuda").cpu()
+            self.assertEqual(values.flatten().tolist(),
+                             [number for row in on_gpu.store("g.w").tolist() for number in row])
+
+    def test_a_model_that_has_moved_is_refused(self):
+        model = model_of().cpu()
+        optimizer = self.adamw(model.parameters())
+        given(model, 0)
+        optimizer.step()
+        model.cuda()
+        given(model, 1)
+        before = weights_of(model)
+        with self.assertRaisesRegex(headrace.WrongState, "on cuda:0, and was .* on cpu"):
+            optimizer.step()
+        self.assert_same(weights_of(model), before)
+
+    def test_gradients_that_are_not_finite_stop_the_step(self):
+        models, optimizers = self.both()
+        given(models[1], 0)
+        models[1][2].bias.grad[3] = math.nan
+        before = weights_of(models[1])
+        with self.assertRaisesRegex(headrace.NotFinite, "1_3|0_3|bias"):
+            optimizers[1].step()
+        self.assert_same(weights_of(models[1]), before)
+        for model in models:
+            given(model, 1)
+        self.step(models, optimizers, 1)
+        self.assert_same(weights_of(models[0]), weights_of(models[1]))
+
+    def test_a_gradient_scaler_skips_and_goes_on(self):
+        model = model_of(torch.float32).cuda()
+        optimizer, scaler = self.adamw(model.parameters()), torch.amp.GradScaler("cuda")
+        before = weights_of(model)
+        generator = torch.Generator().manual_seed(1)
+        scaler.scale(loss_of(model, generator)).backward()
+        model[0].bias.grad[0] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+        self.assert_same(weights_of(model), before)
+        self.assertEqual(scaler.get_scale(), 2.0 ** 15)
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, generator)).backward()
+        scaler.step(optimizer)
+        self.assertFalse(torch.equal(model[0].weight, before[0]))
+
+
 class Refusals(Case):
     def test_of_a_parameter_that_has_become_another_change_nothing(self):
         model = model_of(torch.bfloat16)
@@ -918,7 +1092,7 @@ class Process(Case):
 
     def test_ctrl_c_in_a_step_leaves_all_of_it_or_nothing(self):
         """The signal comes inside the update; weights and state agree afterwards."""
-        for nvme, place in ((None, "_step"), (self.folder.name, "_copy_back")):
+        for nvme, place in ((None, "_finish"), (self.folder.name, "_copy_back")):
             with self.subTest(place=place):
                 self.press_ctrl_c(nvme, place)
 

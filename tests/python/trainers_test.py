@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """trainers_test.py FOLDER: headrace.torch.AdamW in the trainers that people use, each where it is
 installed: a run with its state on a drive has the losses, norms and weights of the same run in
-memory, and so has one that was ended and resumed. FOLDER lies on a drive.
+memory, and so has one that was ended and resumed. FOLDER lies on a drive. With
+HEADRACE_TEST_DEVICE=cuda, the models are on a GPU.
 
 To run all of it: pip install transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6
 """
@@ -27,6 +28,7 @@ from headrace.torch import AdamW  # noqa: E402
 
 PACKAGES = ("torch", "transformers", "accelerate", "lightning")
 STEPS = 6
+DEVICE = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
 
 
 def has(*packages):
@@ -100,9 +102,9 @@ class HuggingFace(Trainers):
         data = [{"input_ids": row, "labels": row} for row in rows(24)]
         arguments = TrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=2, gradient_accumulation_steps=2,
-            max_steps=STEPS, use_cpu=True, report_to=[], logging_steps=1, save_steps=STEPS // 2,
-            disable_tqdm=True, max_grad_norm=1.0, gradient_checkpointing=True,
-            lr_scheduler_type="cosine", warmup_steps=2)
+            max_steps=STEPS, use_cpu=DEVICE == "cpu", report_to=[], logging_steps=1,
+            save_steps=STEPS // 2, disable_tqdm=True, max_grad_norm=1.0,
+            gradient_checkpointing=True, lr_scheduler_type="cosine", warmup_steps=2)
         trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Stop()],
                           optimizers=(self.adamw(model.parameters(), place), None))
         trainer.train(resume_from_checkpoint=resume)
@@ -126,7 +128,7 @@ class Accelerate(Trainers):
         from accelerate import Accelerator
         from accelerate.utils import set_seed
         set_seed(3)
-        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+        accelerator = Accelerator(cpu=DEVICE == "cpu", gradient_accumulation_steps=2)
         loader = torch.utils.data.DataLoader(rows(8 * STEPS), batch_size=4)
         model = llama()
         optimizer = self.adamw(model.parameters(), place)
@@ -182,7 +184,7 @@ class Lightning(Trainers):
 
         # An epoch is one step.
         trainer = lightning.Trainer(
-            accelerator="cpu", max_epochs=stop or STEPS, gradient_clip_val=1.0,
+            accelerator=DEVICE, devices=1, max_epochs=stop or STEPS, gradient_clip_val=1.0,
             accumulate_grad_batches=2, logger=False, enable_progress_bar=False,
             enable_model_summary=False,
             callbacks=[ModelCheckpoint(dirpath=folder, save_last=True, save_top_k=0)])
@@ -204,9 +206,9 @@ SHARDED = textwrap.dedent("""
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from headrace.torch import AdamW
     torch.set_num_threads(1)
-    folder = sys.argv[1]
-    dist.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    folder, device = sys.argv[1:]
+    dist.init_process_group("gloo" if device == "cpu" else "nccl")
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
 
     def made(nvme):
         torch.manual_seed(0)
@@ -222,7 +224,7 @@ SHARDED = textwrap.dedent("""
         seen = []
         for step in range(first, last):
             torch.manual_seed(100 * step + dist.get_rank())
-            loss = (model(torch.randn(8, 16)) - 1).pow(2).mean()
+            loss = (model(torch.randn(8, 16).to(device)) - 1).pow(2).mean()
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -262,14 +264,16 @@ SHARDED = textwrap.dedent("""
 
 @unittest.skipUnless(torch.distributed.is_available(), "torch has no ranks")
 class Fsdp2(Trainers):
-    def test_two_ranks_with_shards_of_their_own(self):
-        store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577", "WORLD_SIZE": "2"}
-        ranks = [subprocess.Popen([sys.executable, "-c", SHARDED, str(self.folder)], text=True,
-                                  env={**os.environ, **store, "RANK": rank, "LOCAL_RANK": rank},
+    def test_ranks_with_shards_of_their_own(self):
+        count = 2 if DEVICE == "cpu" else 1  # NCCL has one rank for each GPU
+        store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577", "WORLD_SIZE": str(count)}
+        ranks = [subprocess.Popen([sys.executable, "-c", SHARDED, str(self.folder), DEVICE],
+                                  text=True, env={**os.environ, **store, "RANK": str(rank),
+                                                  "LOCAL_RANK": str(rank)},
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                 for rank in ("0", "1")]
+                 for rank in range(count)]
         ends = [rank.communicate(timeout=300) for rank in ranks]
-        self.assertEqual([out.strip() for out, _ in ends], ["same", "same"],
+        self.assertEqual([out.strip() for out, _ in ends], count * ["same"],
                          "\n".join(error[-3000:] for _, error in ends))
 
 
@@ -278,5 +282,8 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
+    if DEVICE == "cuda":
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True, warn_only=True)
     print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if has(name)))
     unittest.main(argv=sys.argv[:1] + sys.argv[2:])

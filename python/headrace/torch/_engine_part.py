@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of torch that one engine updates, with state in every tier.
 
-The engine has weights of its own, beside torch's. Before an update, those that the program has
-written since the last one are given to the engine; after it, the new ones are copied to torch.
+The engine has weights of its own, beside torch's, in host memory. Before an update, those that the
+program has written since the last one are given to the engine; after it, the new ones are copied to
+torch. Where torch's are on a GPU, the engine's are gathered there, to be compared and copied.
 """
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from typing import Iterable, Iterator, Mapping
 
 import torch
 
-from .._engine import DTYPES, Engine, Group, Parameter
-from .._errors import ArgumentError, Error, Interrupted
+from .._engine import DTYPES, Engine, Gathered, Group, Parameter
+from .._errors import ArgumentError, Error, Interrupted, Unsupported
 from .._library import unbroken
 from ._part import NAMES, Entry, Part, bits_of, gradient_of, memory_of, row_major
 
@@ -34,13 +35,25 @@ def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
         yield bundle
 
 
+def _bytes_on_host(values: torch.Tensor) -> torch.Tensor:
+    return row_major(values).cpu()
+
+
+def _has_bits_of(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """One truth value where they are, so that a GPU is waited for once and not for each."""
+    if values.device.type == "cpu":
+        return torch.tensor(torch.equal(bits_of(values), bits_of(weights)), device="cpu")
+    return (bits_of(values) == bits_of(weights)).all()
+
+
 class EnginePart(Part):
-    """One engine and its parameters."""
+    """One engine and its parameters, which are all on one device."""
 
     def __init__(self, entries: list, settings: dict, constants: Mapping[int, dict],
                  first_group: int) -> None:
         super().__init__(entries)
-        self.engine = Engine(settings)
+        self._device = entries[0].values.device
+        self.engine = Engine(settings, gpu=self._device.index)  # a CPU has none
         self._constants = dict(constants)
         self._sets = {index: self.engine.add_hyperparameters(**values)
                       for index, values in constants.items()}
@@ -70,7 +83,7 @@ class EnginePart(Part):
         self._names.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
 
     def _load(self, group: Group, bundle: list) -> None:
-        given = {entry.name: row_major(entry.values) for entry in bundle}
+        given = {entry.name: _bytes_on_host(entry.values) for entry in bundle}
         group.load({name: memory_of(tensor) for name, tensor in given.items()})
 
     def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
@@ -117,18 +130,28 @@ class EnginePart(Part):
                 continue
             self._behind.pop(0)
 
+    def _stream(self) -> int:
+        if self._device.type == "cpu":
+            return 0
+        return torch.cuda.current_stream(self._device).cuda_stream
+
     def _weights(self, group: Group, bundle: list) -> Iterator[tuple]:
         """Each entry with the engine's weights. They are valid until the loop's next round."""
-        with group.gather() as gathered:
+        with group.gather(self._stream()) as gathered:
             for entry in bundle:
-                values = entry.values
-                weights = torch.frombuffer(gathered.raw(entry.name), dtype=values.dtype)
-                yield entry, weights.view(values.shape)
+                yield entry, self._tensor(gathered, entry).view(entry.values.shape)
+
+    def _tensor(self, gathered: Gathered, entry: Entry) -> torch.Tensor:
+        dtype = entry.values.dtype
+        if self._device.type == "cpu":
+            return torch.frombuffer(gathered.raw(entry.name), dtype=dtype)
+        return torch.as_tensor(gathered[entry.name], device=self._device).view(dtype)
 
     def _take_writes(self, group: Group, bundle: list) -> None:
         """Compares bits, not versions: a write to `parameter.data` has no version."""
-        self._written = [entry for entry, weights in self._weights(group, bundle)
-                         if not torch.equal(bits_of(entry.values), bits_of(weights))]
+        equal = torch.stack([_has_bits_of(entry.values, weights)
+                             for entry, weights in self._weights(group, bundle)])
+        self._written = [entry for entry, same in zip(bundle, equal.tolist()) if not same]
         self._load_written()
 
     def _load_written(self) -> None:
@@ -136,7 +159,7 @@ class EnginePart(Part):
         with those that are left."""
         while self._written:
             entry = self._written[0]
-            given = row_major(entry.values)
+            given = _bytes_on_host(entry.values)
             self.engine.load_content(self._names[entry.parameter], "weight", memory_of(given))
             self._written.pop(0)
 
@@ -144,7 +167,12 @@ class EnginePart(Part):
         for entry in bundle:
             name = self._names[entry.parameter]
             given = gradient_of(entry, name)
-            self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[NAMES[given.dtype]])
+            if given.device != self._device:
+                raise Unsupported(f"the gradient of '{name}' is on {given.device}, and the "
+                                  f"parameter on {self._device}; nothing was updated. Move it "
+                                  "there.")
+            self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[NAMES[given.dtype]],
+                                        self._stream())
 
     def _copy_back(self, group: Group, bundle: list) -> None:
         for entry, weights in self._weights(group, bundle):
@@ -155,7 +183,7 @@ class EnginePart(Part):
         self.engine.store(self._names[parameter], content, memory_of(into))
 
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
-        given = row_major(values.to(torch.float32))
+        given = _bytes_on_host(values.to(torch.float32))
         self.engine.load_content(self._names[parameter], content, memory_of(given))
 
     def set_steps(self, parameter: torch.Tensor, steps: int) -> None:

@@ -27,7 +27,8 @@ class _Masters:
     def __init__(self, parameter: torch.Tensor) -> None:
         self._is_split = parameter.dtype == torch.bfloat16
         self.values = torch.empty(parameter.shape,
-                                  dtype=torch.int16 if self._is_split else torch.float32)
+                                  dtype=torch.int16 if self._is_split else torch.float32,
+                                  device="cpu")
         self.weights = row_major(parameter).clone()
 
     def take_writes(self, weight: torch.Tensor) -> None:
@@ -60,29 +61,38 @@ class _State:
 
     def __init__(self, optimizer: CpuOptimizer, entry: Entry) -> None:
         values = entry.values
-        self.name, self.steps = entry.name.encode(), 0
-        self._form = {"dtype": DTYPES[NAMES[values.dtype]], "elements": values.numel(),
-                      "layout": _c.HEADRACE_MASTER_SPLIT if values.dtype == torch.bfloat16
-                      else _c.HEADRACE_MASTER_F32}
+        self.steps = 0
+        form = {"dtype": DTYPES[NAMES[values.dtype]], "elements": values.numel(),
+                "layout": _c.HEADRACE_MASTER_SPLIT if values.dtype == torch.bfloat16
+                else _c.HEADRACE_MASTER_F32}
         sizes = new(_c.headrace_state_bytes)
-        call("optimizer_state_bytes", optimizer.handle, self._form["dtype"], self._form["layout"],
+        call("optimizer_state_bytes", optimizer.handle, form["dtype"], form["layout"],
              values.numel(), ctypes.byref(sizes))
-        self.moments = [torch.empty(values.shape, dtype=torch.float32)
+        self.moments = [torch.empty(values.shape, dtype=torch.float32, device="cpu")
                         for size in sizes.moment if size > 0]
         self.masters = _Masters(values) if values.dtype != torch.float32 else None
+        # Filled in anew for each step: to make a struct takes longer than a small update.
+        self._arrays = new(_c.headrace_parameter_state, name=entry.name.encode(), **form)
+        self._inputs = new(_c.headrace_parameter_update)
+        for at, moment in enumerate(self.moments):
+            self._arrays.moment[at] = moment.data_ptr()
+        if self.masters is not None:
+            self._arrays.master = self.masters.values.data_ptr()
 
     def tensors(self) -> list:
         own = [] if self.masters is None else [self.masters.values, self.masters.weights]
         return self.moments + own
 
     def arrays(self, weight: torch.Tensor) -> Any:
-        arrays = new(_c.headrace_parameter_state, name=self.name, weight=weight.data_ptr(),
-                     **self._form)
-        if self.masters is not None:
-            arrays.master = self.masters.values.data_ptr()
-        for at, moment in enumerate(self.moments):
-            arrays.moment[at] = moment.data_ptr()
-        return arrays
+        self._arrays.weight = weight.data_ptr()
+        return self._arrays
+
+    def inputs(self, gradient: torch.Tensor, hyperparameters: Any) -> Any:
+        inputs = self._inputs
+        inputs.gradient, inputs.t = gradient.data_ptr(), self.steps + 1
+        inputs.gradient_dtype = DTYPES[NAMES[gradient.dtype]]
+        inputs.hyperparameters = hyperparameters
+        return inputs
 
 
 class MemoryPart(Part):
@@ -104,34 +114,38 @@ class MemoryPart(Part):
 
     # ---- a step ----
     def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
-        weights = [row_major(entry.values) for entry in due]  # those that are strided: copies
+        values = [entry.values for entry in due]
+        weights = [row_major(one) for one in values]  # those that are strided: copies
         gradients = [gradient_of(entry, entry.name) for entry in due]
         states = [self._states[entry.parameter] for entry in due]
         for state, weight in zip(states, weights):
             if state.masters is not None:
                 state.masters.take_writes(weight)
-        sets = {index: ctypes.pointer(new(_c.headrace_hyperparameters, **values))
-                for index, values in constants.items()}
+        sets = {index: ctypes.pointer(new(_c.headrace_hyperparameters, **values_of_set))
+                for index, values_of_set in constants.items()}
         arrays = [state.arrays(weight) for state, weight in zip(states, weights)]
-        updates = [new(_c.headrace_parameter_update, gradient_dtype=DTYPES[NAMES[gradient.dtype]],
-                       gradient=gradient.data_ptr(), t=state.steps + 1,
-                       hyperparameters=sets[entry.set_index])
-                   for entry, state, gradient in zip(due, states, gradients)]
-        return unbroken(lambda: self._step(due, states, weights, arrays, updates))
+        inputs = [state.inputs(gradient, sets[entry.set_index])
+                  for entry, state, gradient in zip(due, states, gradients)]
 
-    def _step(self, due: list, states: list, weights: list, arrays: list, updates: list) -> bool:
-        if self._optimizer.step(arrays, updates).skipped:
-            self._skipped += 1
-            return False
-        for entry, state, weight in zip(due, states, weights):
+        def update() -> bool:
+            if self._optimizer.step(arrays, inputs).skipped:
+                self._skipped += 1
+                return False
+            self._finish(due, values, states, weights)
+            return True
+
+        return unbroken(update)
+
+    @staticmethod
+    def _finish(due: list, values: list, states: list, weights: list) -> None:
+        for entry, own, state, weight in zip(due, values, states, weights):
             state.steps += 1
             if state.masters is not None:
                 state.masters.weights.copy_(weight)
-            if weight.data_ptr() != entry.values.data_ptr():
-                entry.values.copy_(weight)
+            if weight.data_ptr() != own.data_ptr():
+                own.copy_(weight)
             else:
                 torch.autograd.graph.increment_version(entry.parameter)
-        return True
 
     # ---- state ----
     def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:

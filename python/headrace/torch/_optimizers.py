@@ -104,8 +104,7 @@ class Offloaded(torch.optim.Optimizer):
             raise self._not_finite(non_finite(self._part_of)) from error
         if updated or not self._parts:
             updated += self._count_empty()
-        for parameter in updated:
-            self._show_steps(parameter)
+        self._show_steps(updated)
         return loss
 
     def _count_empty(self) -> list:
@@ -118,12 +117,17 @@ class Offloaded(torch.optim.Optimizer):
     def _all_constants(self) -> dict:
         return {index: self._constants(group) for index, group in enumerate(self.param_groups)}
 
-    def _show_steps(self, parameter: torch.Tensor) -> None:
-        """The part counts; `state` shows it, as other programs expect."""
+    def _show_steps(self, parameters: Iterable[torch.Tensor]) -> None:
+        """The parts count; `state` shows it, as other programs expect."""
+        counts = [(parameter, self._steps(parameter)) for parameter in parameters]
+        shown = torch.tensor([float(steps) for _, steps in counts], device="cpu").unbind()
+        for (parameter, steps), tensor in zip(counts, shown):
+            if steps > 0:
+                self.state[parameter]["step"] = tensor
+
+    def _steps(self, parameter: torch.Tensor) -> int:
         part = self._part_of.get(parameter)
-        steps = part.steps(parameter) if part is not None else self._empty.get(parameter, 0)
-        if steps > 0:
-            self.state[parameter]["step"] = torch.tensor(float(steps))
+        return part.steps(parameter) if part is not None else self._empty.get(parameter, 0)
 
     def _skips_all(self) -> bool:
         """A part updates all of its parameters or none. With several, torch looks first."""
@@ -142,14 +146,20 @@ class Offloaded(torch.optim.Optimizer):
         return self._settings["headrace"].get("non_finite") == "skip"
 
     def _register(self, must: bool = False) -> None:
-        """Makes a part of the parameters that are in none, once one of them has a gradient."""
+        """Makes a part, on each device, of the parameters that are in none, once one of them has a
+        gradient."""
         if self._closed:
             raise WrongState("this optimizer is closed, and its state is gone. Make another one.")
         new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
                and entry.parameter.requires_grad and entry.values.numel() > 0]
         if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
             return
-        self._add_part(new, self._in_memory if self._is_plain() else self._with_engine)
+        devices: dict = {}
+        for entry in new:
+            devices.setdefault(entry.values.device, []).append(entry)
+        for device, entries in devices.items():
+            is_plain = self._is_plain() and device.type == "cpu"
+            self._add_part(entries, self._in_memory if is_plain else self._with_engine)
 
     def _add_part(self, new: list, make: Callable[[list], Part]) -> None:
         for entry in new:
@@ -185,8 +195,7 @@ class Offloaded(torch.optim.Optimizer):
     def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
         are files there, which the system can write out, and which vanish with the tensors."""
-        for parameter in self._flat():
-            self._show_steps(parameter)  # Ctrl-C may have come just after an update
+        self._show_steps(self._flat())  # Ctrl-C may have come just after an update
         packed = super().state_dict()
         state = {index: {**self.state[parameter], **self._contents(parameter)}
                  for index, parameter in enumerate(self._flat()) if parameter in self.state}
@@ -208,12 +217,12 @@ class Offloaded(torch.optim.Optimizer):
 
     def _space_for(self, values: torch.Tensor) -> torch.Tensor:
         if self._folder is None or values.numel() == 0:
-            return torch.empty(values.shape, dtype=torch.float32)
+            return torch.empty(values.shape, dtype=torch.float32, device="cpu")
         with tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder) as file:
             # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
             os.posix_fallocate(file.fileno(), 0, 4 * values.numel())
             return torch.from_file(file.name, shared=True, size=values.numel(),
-                                   dtype=torch.float32).view(values.shape)
+                                   dtype=torch.float32, device="cpu").view(values.shape)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
@@ -261,8 +270,7 @@ class Offloaded(torch.optim.Optimizer):
         for indices in reference["parts"]:
             self._add_part([entries[index] for index in indices], self._with_engine)
         load_parts(reference, self._parts)
-        for parameter in self._part_of:
-            self._show_steps(parameter)
+        self._show_steps(self._part_of)
 
     def _check_state(self, state: dict) -> None:
         flat = self._flat()
@@ -283,7 +291,7 @@ class Offloaded(torch.optim.Optimizer):
     def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
         if local(parameter.detach()).numel() == 0:
             self._empty[parameter] = int(values.get("step", 1))
-            self._show_steps(parameter)
+            self._show_steps([parameter])
             return
         part = self._part_of.get(parameter)
         if part is None:
@@ -294,7 +302,7 @@ class Offloaded(torch.optim.Optimizer):
         for name, content in self._CONTENTS.items():
             part.load(parameter, content, local(values[name]))
         part.set_steps(parameter, int(values.get("step", 1)))  # torch's SGD does not count
-        self._show_steps(parameter)
+        self._show_steps([parameter])
 
     # ---- reports, life ----
     def plan(self) -> list:

@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 def check(parameter: torch.Tensor, name: str) -> None:
     """Raises Unsupported for a parameter that no engine can update."""
     found, parameter = None, local(parameter.detach())
-    if parameter.device.type != "cpu":
+    if parameter.device.type not in ("cpu", "cuda"):
         found = f"is on {parameter.device}"
     elif parameter.dtype not in NAMES:
         found = f"has the dtype {parameter.dtype}"
@@ -52,12 +52,12 @@ def check(parameter: torch.Tensor, name: str) -> None:
     if found is not None:
         raise Unsupported(
             f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
-            "float16 parameters on the CPU; the optimizer was not made. Give this parameter to an "
-            "optimizer of torch.optim.")
+            "float16 parameters on the CPU and on NVIDIA GPUs; the optimizer was not made. Give "
+            "this parameter to an optimizer of torch.optim.")
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor.detach().resolve_neg().contiguous()
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -81,14 +81,22 @@ def gradient_of(entry: Entry, name: str) -> torch.Tensor:
     return row_major(gradient)
 
 
+def _form_of(parameter: torch.Tensor) -> tuple:
+    return parameter.dtype, parameter.shape, parameter.device
+
+
+def _words(form: tuple) -> str:
+    dtype, shape, device = form
+    return f"{dtype} of shape {tuple(shape)} on {device}"
+
+
 class Part:
     """Some parameters, and their state. A kind gives what raises NotImplementedError here."""
 
     def __init__(self, entries: list) -> None:
         self.entries = entries
         self._names = {entry.parameter: entry.name for entry in entries}
-        self._forms = {entry.parameter: (entry.parameter.dtype, entry.parameter.shape)
-                       for entry in entries}
+        self._forms = {entry.parameter: _form_of(entry.parameter) for entry in entries}
 
     def name_of(self, parameter: torch.Tensor) -> str:
         return self._names[parameter]
@@ -103,14 +111,14 @@ class Part:
         return [entry.parameter for entry in due]
 
     def _refuse_other_forms(self) -> None:
-        """An update would take bits of another dtype for its own."""
-        for parameter, (dtype, shape) in self._forms.items():
-            if (parameter.dtype, parameter.shape) != (dtype, shape):
+        """An update would take bits of another dtype, or addresses of another device, for its
+        own."""
+        for parameter, form in self._forms.items():
+            if _form_of(parameter) != form:
                 raise WrongState(
-                    f"parameter '{self._names[parameter]}' is now {parameter.dtype} of shape "
-                    f"{tuple(parameter.shape)}, and was {dtype} of shape {tuple(shape)} when its "
-                    "state was made; nothing was updated. Make a new optimizer after such a "
-                    "change.")
+                    f"parameter '{self._names[parameter]}' is now {_words(_form_of(parameter))}, "
+                    f"and was {_words(form)} when its state was made; nothing was updated. Make a "
+                    "new optimizer after such a change.")
 
     def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
         """False: skipped, for a gradient is not finite."""
