@@ -354,20 +354,73 @@ TRAIN = textwrap.dedent("""
     """)
 
 
+# What a program of Hugging Face does that is started with --deepspeed ds.json.
+HUGGING_FACE = textwrap.dedent("""
+    import json, os, sys
+    place, folder, steps = sys.argv[1:4]
+    device = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
+    os.environ.update(DS_ACCELERATOR=device, MASTER_ADDR="127.0.0.1", RANK="0", LOCAL_RANK="0",
+                      WORLD_SIZE="1", MASTER_PORT=sys.argv[4], TORCH_EXTENSIONS_DIR=folder + "/ext")
+    import headrace.deepspeed
+    import torch
+    from transformers import (HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer,
+                              TrainingArguments)
+    import deepspeed.comm.torch
+    deepspeed.comm.torch.build_shm_op = lambda: None
+    at = {"device": place, "nvme_path": folder, "buffer_count": 40}
+    with open(folder + "/ds.json", "w") as file:
+        json.dump({
+            "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto",
+                                                      "betas": "auto", "eps": "auto"}},
+            "zero_optimization": {
+                "stage": 3, "offload_optimizer": at, "sub_group_size": 50000,
+                "offload_param": {**at, "buffer_size": 100000, "max_in_cpu": 0}},
+            "aio": {"block_size": 131072, "queue_depth": 8}}, file)
+    words = ["--output_dir", folder + "/run", "--deepspeed", folder + "/ds.json", "--bf16",
+             "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2",
+             "--max_steps", steps, "--logging_steps", "1", "--report_to", "none",
+             "--save_strategy", "no", "--learning_rate", "1e-2", "--disable_tqdm", "true"]
+    arguments, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(
+        words + (["--use_cpu"] if device == "cpu" else []))
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2))
+    rows = torch.randint(0, 128, (24, 16), generator=torch.Generator().manual_seed(1))
+    trainer = Trainer(model=model, args=arguments,
+                      train_dataset=[{"input_ids": row, "labels": row} for row in rows])
+    trainer.train()
+    print("losses", json.dumps([(row["loss"], row["grad_norm"])
+                                for row in trainer.state.log_history if "loss" in row]))
+    print("compiled", os.path.exists(folder + "/ext") and os.listdir(folder + "/ext"))
+    """)
+
+
 @unittest.skipUnless(HAS_TORCH and HAS_DEEPSPEED, "deepspeed is not installed")
 class DeepSpeed(InAFolder):
-    def train(self, place, port):
-        done = subprocess.run([sys.executable, "-c", TRAIN, place, str(self.folder), "5", port],
+    def train(self, program, place, port):
+        done = subprocess.run([sys.executable, "-c", program, place, str(self.folder), "5", port],
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               check=False)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
         return {line[0]: line[1] for line in lines if len(line) == 2}
 
-    def test_trains_on_a_drive_as_in_memory_and_compiles_nothing(self):
-        in_memory, on_drive = self.train("cpu", "29533"), self.train("nvme", "29534")
+    def check(self, program, ports):
+        in_memory, on_drive = (self.train(program, place, port)
+                               for place, port in zip(("cpu", "nvme"), ports))
         self.assertEqual(in_memory["losses"], on_drive["losses"])
         self.assertIn(on_drive["compiled"], ("False", "[]"))
+
+    def test_trains_on_a_drive_as_in_memory_and_compiles_nothing(self):
+        self.check(TRAIN, ("29533", "29534"))
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers") and
+                         importlib.util.find_spec("accelerate"), "transformers is not installed")
+    def test_a_trainer_of_hugging_face_with_ds_json_does_too(self):
+        self.check(HUGGING_FACE, ("29535", "29536"))
 
 
 if __name__ == "__main__":
