@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 from . import _c, _library
 from ._errors import ArgumentError, NotFound, WrongState
 from ._library import call, call_to_the_end, call_with, encoded, fitting, new
+from ._saves import BackgroundSave, Resumed
 
 logger = logging.getLogger("headrace")
 logger.addHandler(logging.NullHandler())  # without a handler, Python would print warnings
@@ -82,6 +83,17 @@ def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str],
     options.overrides = (ctypes.c_char_p * max(1, len(texts)))(*texts)
     options.override_count = len(texts)
     return options
+
+
+def _address_of(given: bytes) -> Any:
+    """As C's const void*: zeros among the bytes are bytes."""
+    return ctypes.cast(ctypes.c_char_p(given), ctypes.c_void_p)
+
+
+def _save_options(latest: bool, trainer_state: bytes) -> Any:
+    return new(_c.headrace_save_options, latest=int(latest),
+               trainer_state=_address_of(trainer_state),
+               trainer_state_bytes=len(trainer_state))
 
 
 def _destroy(handle: int) -> None:
@@ -524,22 +536,55 @@ class Engine:
         self._call("engine_stats_json", buffer, len(buffer), ctypes.byref(needed))
         return json.loads(buffer.value)
 
+    # ---- durable epochs (docs/durable.md) ----
+    def resumed(self) -> Optional[Resumed]:
+        """After freeze(): where the engine goes on, with all values in place. None: load them."""
+        found = new(_c.headrace_resumed)
+        self._call("engine_resumed", ctypes.byref(found))
+        if not found.resumed:
+            return None
+        state = self._bytes("engine_resumed_trainer_state")
+        return Resumed(found.step, found.skipped, state)
+
+    def set_trainer_state(self, state: bytes) -> None:
+        """What the program needs to go on after the next step; becomes durable with that step."""
+        self._call("engine_set_trainer_state", _address_of(state), len(state))
+
+    def commit(self) -> None:
+        """Now, and returns when it is durable."""
+        self._call("engine_commit")
+
+    def durable_step(self) -> int:
+        """The step of the last durable epoch; 0: there is none."""
+        step = ctypes.c_uint64()
+        self._call("engine_durable_step", ctypes.byref(step))
+        return step.value
+
+    def _bytes(self, name: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(name, None, 0, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(max(1, size.value))
+        self._call(name, buffer, size.value, ctypes.byref(size))
+        return buffer.raw[:size.value]
+
     # ---- checkpoints, sleep ----
     def save_checkpoint(self, directory: Any, *, latest: bool = False,
                         trainer_state: bytes = b"") -> None:
-        options = new(_c.headrace_save_options, latest=int(latest),
-                      trainer_state=ctypes.cast(ctypes.c_char_p(trainer_state), ctypes.c_void_p),
-                      trainer_state_bytes=len(trainer_state))
+        options = _save_options(latest, trainer_state)
         self._call("engine_save_checkpoint", encoded(directory), ctypes.byref(options))
+
+    def save_checkpoint_in_background(self, directory: Any, *, latest: bool = False,
+                                      trainer_state: bytes = b"") -> BackgroundSave:
+        """Of the last committed step of a durable engine, while training goes on."""
+        options, handle = _save_options(latest, trainer_state), ctypes.c_void_p()
+        self._call("engine_save_checkpoint_in_background", encoded(directory),
+                   ctypes.byref(options), ctypes.byref(handle))
+        return BackgroundSave(handle.value)
 
     def load_checkpoint(self, directory: Any) -> bytes:
         """Returns the trainer_state that the checkpoint was saved with."""
         self._call("engine_load_checkpoint", encoded(directory))
-        size = ctypes.c_size_t()
-        self._call("engine_loaded_trainer_state", None, 0, ctypes.byref(size))
-        state = ctypes.create_string_buffer(max(1, size.value))
-        self._call("engine_loaded_trainer_state", state, size.value, ctypes.byref(size))
-        return state.raw[:size.value]
+        return self._bytes("engine_loaded_trainer_state")
 
     def load_weights(self, path: Any, *, names: Optional[Mapping[str, str]] = None,
                      allow_unused: bool = False) -> None:

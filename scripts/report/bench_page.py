@@ -90,7 +90,7 @@ def _all_jobs(run):
             continue
         latency = job.latency()
         median = three_digits(latency.quantile_ms(50)) if latency.count else "-"
-        rows.append([job.name, job.queue, *_rate_cells(job), f"{int(job.iops()):,}", median,
+        rows.append([job.name, job.queue, *_rate_cells(job), f"{round(job.iops()):,}", median,
                      _quantile_text(latency, 99), _quantile_text(latency, 99.9),
                      three_digits(latency.most_ms), three_digits(job.cpu_seconds_per_gb()),
                      f"{100 * job.fields.number('share_of_ceiling'):.0f} %"])

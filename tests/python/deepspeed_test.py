@@ -365,8 +365,8 @@ HUGGING_FACE = textwrap.dedent("""
     import torch
     from transformers import (HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer,
                               TrainingArguments)
-    import deepspeed.comm.torch
-    deepspeed.comm.torch.build_shm_op = lambda: None
+    import deepspeed
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     at = {"device": place, "nvme_path": folder, "buffer_count": 40}
     with open(folder + "/ds.json", "w") as file:
         json.dump({

@@ -94,6 +94,64 @@ class Training(unittest.TestCase):
             self.assertLess(engine.store("g.moves")[0], 0.1)
 
 
+class Durable(unittest.TestCase):
+    def made(self, folder):
+        settings = on_nvme(folder)
+        settings["headrace"] = {"durable": "step", "store": "run", "trainer_state_bytes": 64,
+                                "background_save_bytes_per_second": "1GiB"}
+        engine = headrace.Engine(settings)
+        self.addCleanup(engine.close)
+        group = engine.add_group("g", {"w": ((4,), "f32")})
+        engine.freeze()
+        if engine.resumed() is None:
+            group.load({"w": floats(*START)})
+        return engine, group
+
+    def test_engine_resumes_with_the_bits_of_one_that_was_not_ended(self):
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            engine, group = self.made(folder)
+            self.assertEqual(engine.durable_step(), 0)
+            for step in range(3):
+                engine.set_trainer_state(b"row\0 %d" % step)
+                train(engine, group, 1)
+            engine.commit()
+            self.assertEqual(engine.durable_step(), 3)
+            engine.close()
+            again, group = self.made(folder)
+            self.assertEqual(again.resumed(), (3, 0, b"row\0 2"))
+            train(again, group, 2)
+            whole, its = vector_engine()
+            with whole:
+                train(whole, its, 5)
+                self.assertEqual(again.hash_parameters(), whole.hash_parameters())
+                self.assertEqual(again.hash_optimizer_state(), whole.hash_optimizer_state())
+
+    def test_save_in_the_background_is_of_the_step_at_which_it_began(self):
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            engine, group = self.made(folder)
+            train(engine, group, 2)
+            at_save = engine.hash_parameters()
+            save = engine.save_checkpoint_in_background(folder + "/one", trainer_state=b"two")
+            train(engine, group, 2)
+            save.wait()
+            self.assertTrue(save.done)
+            save.wait()
+            other, _ = vector_engine()
+            with other:
+                self.assertEqual(other.load_checkpoint(folder + "/one"), b"two")
+                self.assertEqual(other.hash_parameters(), at_save)
+            self.assertNotEqual(engine.hash_parameters(), at_save)
+
+    def test_calls_are_refused_by_name_where_nothing_is_durable(self):
+        engine, _ = vector_engine()
+        with engine, tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            self.assertIsNone(engine.resumed())
+            with self.assertRaisesRegex(headrace.WrongState, "durable"):
+                engine.commit()
+            with self.assertRaisesRegex(headrace.Unsupported, "background_save_bytes_per_second"):
+                engine.save_checkpoint_in_background(folder)
+
+
 class OnAGpu(unittest.TestCase):
     """torch_test.py has the tests that need one."""
 

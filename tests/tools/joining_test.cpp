@@ -59,14 +59,12 @@ TEST(ModulesOfALaunch, AreNamedInTheOrderTriedWhereNoneLoads) {
   for (const RankModuleFile& file : kRankModuleFiles)
     ASSERT_FALSE(std::filesystem::exists(path_of(file))) << path_of(file);
   const std::string pmi = refusal_of(kPmi);
-  expect_part(pmi,
-              "PMI started this rank, and the module for MPICH nor that for Open MPI cannot be "
-              "loaded: ");
+  expect_part(pmi, "PMI started this rank, and no module for MPICH or Open MPI can be loaded: ");
   expect_part(pmi, "headrace_mpich.so: cannot open shared object file");
   expect_part(pmi, "; the run was not started. Install that MPI (Debian: apt install mpich");
   EXPECT_LT(pmi.find("headrace_mpich.so"), pmi.find("headrace_openmpi.so"));
   const std::string open_mpi = refusal_of(kOpenMpi);
-  expect_part(open_mpi, "the module for Open MPI cannot be loaded: ");
+  expect_part(open_mpi, "no module for Open MPI can be loaded: ");
   expect_part(open_mpi,
               "apt install openmpi-bin libopenmpi-dev) and build again, or start the "
               "ranks by torchrun");

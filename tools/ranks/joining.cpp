@@ -28,12 +28,13 @@ Loaded load(const Launch& launch) {
     const RankModule* const module = load_module(*file, why);
     if (module != nullptr) return {*file, *module, whys};
     whys += (whys.empty() ? "" : "; ") + why;
-    what += (what.empty() ? "the module for " : " nor that for ") + std::string(file->what);
+    what += (what.empty() ? "" : " or ") + std::string(file->what);
     if (remedy.empty()) remedy = file->remedy;
   }
-  throw Error(Code::kUnsupported, launch.launcher + " started this rank, and " + what +
-                                      " cannot be loaded: " + whys + "; the run was not started. " +
-                                      remedy + ", or " + other_way(launch));
+  throw Error(Code::kUnsupported, launch.launcher + " started this rank, and no module for " +
+                                      what + " can be loaded: " + whys +
+                                      "; the run was not started. " + remedy + ", or " +
+                                      other_way(launch));
 }
 
 // An MPI that another launcher's variables mislead finds itself alone: each rank would train as if
