@@ -35,7 +35,8 @@ from measured import ROOT, median
 SIZES = {"51": (["--layers", "16", "--hidden", "512", "--heads", "8"], 16_000_000, 8, 13, 415e6),
          "353": (["--layers", "28", "--hidden", "1024", "--heads", "16"], 50_000_000, 4, 7, 1.6e9)}
 THEIRS = {"nvme": "zero3-nvme", "pipelined": "zero3-nvme-pipelined", "cpu": "zero3-cpu",
-          "torch": "ram", "nvme-on": "zero3-nvme on headrace",
+          "offload": "zero2-cpu", "torch": "ram", "optimizer-nvme": "optimizer-nvme",
+          "optimizer-memory": "optimizer-memory", "nvme-on": "zero3-nvme on headrace",
           "pipelined-on": "zero3-nvme-pipelined on headrace", "cpu-on": "zero3-cpu on headrace"}
 OURS = {"budget": "train_gpt, a budget", "nothing": "train_gpt, nothing resident",
         "memory": "train_gpt, in host memory"}
@@ -45,15 +46,21 @@ ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
          "nvme-on": "ZeRO-3 on NVMe, with the operations of headrace (docs/python.md)",
          "pipelined-on": "the same with pipeline_read and pipeline_write",
          "cpu-on": "ZeRO-3 in host memory, with the operations of headrace",
+         "offload": "ZeRO-Offload: stage 2, the optimizer state in host memory",
+         "optimizer-nvme": "torch with headrace.torch.AdamW, its state on NVMe (docs/python.md)",
+         "optimizer-memory": "the same with its state in host memory",
          "torch": "torch alone: bf16 weights, f32 masters, a fused AdamW",
          "budget": "train_gpt on NVMe, as much in host memory as --budget lets it",
          "nothing": "train_gpt on NVMe, nothing resident",
          "memory": "train_gpt, all in host memory"}
-# Those on headrace need its wheel in --python.
-DEFAULT = [case for case in ABOUT if not case.endswith("-on")]
+# These need headrace's wheel in --python.
+NEED_WHEEL = [case for case in ABOUT if case.endswith("-on") or case.startswith("optimizer-")]
+DEFAULT = [case for case in ABOUT if case not in NEED_WHEEL and case != "offload"]
 RATIOS = [("budget", "nvme"), ("budget", "pipelined"), ("nothing", "nvme"),
           ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch"),
-          ("nvme-on", "nvme"), ("pipelined-on", "pipelined"), ("cpu-on", "cpu")]
+          ("nvme-on", "nvme"), ("pipelined-on", "pipelined"), ("cpu-on", "cpu"),
+          ("optimizer-nvme", "nvme"), ("optimizer-nvme", "offload"),
+          ("optimizer-memory", "offload"), ("optimizer-memory", "torch")]
 SHORTEST_TEXT = 2 * (128 + 1)  # bytes: train_gpt wants a sequence to train on and one held out
 
 
@@ -257,13 +264,13 @@ def fault(asked):
                 "or name the folder of a build that has it.")
     if theirs and not os.path.isfile(asked.trainer):
         return f"--trainer {asked.trainer} is no file. Leave the option out."
-    modules = ["torch"] if theirs == {"torch"} else ["torch", "deepspeed"]
-    if any(case.endswith("-on") for case in theirs):
-        modules.append("headrace")
+    without = {"torch", "optimizer-nvme", "optimizer-memory"}
+    modules = ["torch", *(["deepspeed"] if theirs - without else []),
+               *(["headrace"] if theirs & set(NEED_WHEEL) else [])]
     if theirs and (missing := missing_modules(asked.python, modules)):
         return (f"--python {asked.python} has no {' and no '.join(missing)}. Name one that has: "
                 "python3 -m venv V && V/bin/pip install torch==2.11.0 deepspeed==0.19.8, and for "
-                "cases with -on the wheel of ./dev --wheel")
+                f"{', '.join(NEED_WHEEL)} the wheel of ./dev --wheel")
     if asked.json and (os.path.isdir(asked.json) or not os.access(asked.json.parent, os.W_OK)):
         return f"--json {asked.json} cannot be written. Name a file in a folder that is there."
     return None
@@ -276,7 +283,7 @@ class Options(argparse.ArgumentParser):
 
 def read_options():
     first, _, notes = __doc__.split("\n\n")
-    listed = "\n".join(f"  {case:10} {about}" for case, about in ABOUT.items())
+    listed = "\n".join(f"  {case:16} {about}" for case, about in ABOUT.items())
     options = Options(description=first, epilog=f"cases:\n{listed}\n\n{notes}",
                       formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--nvme", required=True, type=pathlib.Path, metavar="DIR",

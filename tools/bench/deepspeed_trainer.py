@@ -7,8 +7,10 @@
                                    [--on-headrace]
 
 For against_deepspeed.py, which runs it beside train_gpt. MODE is zero3-nvme or
-zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), or ram
-(no DeepSpeed: bf16 weights, f32 masters, a fused AdamW). Wants torch and deepspeed in this Python,
+zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero2-cpu
+(ZeRO-Offload: stage 2, the state in host memory), or without DeepSpeed: ram (bf16 weights, f32
+masters, a fused AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the
+drive or in host memory). Wants torch and deepspeed in this Python,
 libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use. --on-headrace
 takes them from the package headrace, which this Python then has to have.
 
@@ -147,12 +149,35 @@ class InMemory:
             weight.copy_(master)
 
 
+class WithHeadrace:
+    """torch's model and loop, with the optimizer of headrace."""
+
+    def __init__(self, asked):
+        import headrace.torch
+        self.model = make_model(asked)
+        self.parameters = sum(weight.numel() for weight in self.model.parameters())
+        place = {"nvme": asked.nvme} if asked.mode == "optimizer-nvme" else {}
+        self.optimizer = headrace.torch.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.01,
+                                              **place)
+        self.forward = self.model
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 def deepspeed_settings(asked):
     pipelined = asked.mode == "zero3-nvme-pipelined"
     zero = {"stage": 3, "sub_group_size": asked.sub_group,
             "stage3_param_persistence_threshold": 100_000,
             "stage3_prefetch_bucket_size": 50_000_000, "stage3_max_live_parameters": 1_000_000_000}
-    if asked.mode == "zero3-cpu":
+    if asked.mode == "zero2-cpu":
+        zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    elif asked.mode == "zero3-cpu":
         zero["stage3_max_reuse_distance"] = 1_000_000_000
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
@@ -189,9 +214,10 @@ class UnderDeepSpeed:
                               MASTER_PORT=str(free.getsockname()[1]))
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
         settings = deepspeed_settings(asked)
-        with deepspeed.zero.Init(config_dict_or_path=settings):
+        with deepspeed.zero.Init(config_dict_or_path=settings, enabled=asked.mode != "zero2-cpu"):
             model = make_model(asked)
-        self.parameters = sum(weight.ds_numel for weight in model.parameters())
+        self.parameters = sum(getattr(weight, "ds_numel", weight.numel())
+                              for weight in model.parameters())
         self.engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(),
                                                config=settings)
         self.forward, self.backward = self.engine, self.engine.backward
@@ -223,7 +249,8 @@ def peak_mib():
 
 
 def train(asked):
-    trainer = InMemory(asked) if asked.mode == "ram" else UnderDeepSpeed(asked)
+    kinds = {"ram": InMemory, "optimizer-nvme": WithHeadrace, "optimizer-memory": WithHeadrace}
+    trainer = kinds.get(asked.mode, UnderDeepSpeed)(asked)
     rows = []
     for number, (x, y) in zip(range(WARM_UP + asked.steps), batches(asked)):
         if number == WARM_UP:
@@ -252,7 +279,8 @@ def train(asked):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--mode", required=True,
-                         choices=("ram", "zero3-cpu", "zero3-nvme", "zero3-nvme-pipelined"))
+                         choices=("ram", "optimizer-nvme", "optimizer-memory", "zero2-cpu",
+                                  "zero3-cpu", "zero3-nvme", "zero3-nvme-pipelined"))
     options.add_argument("--nvme", default=".", help="its deepspeed-swap is made and removed")
     options.add_argument("--text", required=True)
     for name, value in (("layers", 16), ("hidden", 512), ("heads", 8), ("seq", 128), ("batch", 1),
