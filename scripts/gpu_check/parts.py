@@ -134,7 +134,7 @@ PARTS = [
     Part("nccl", None, 30, BOTH, ["nccl_on_gpu_test"]),
     Part("nccl of several processes", None, 120, FULL, ["nccl_two_ranks_on_gpu_test"]),
     Part("ranks on one GPU", None, 20, FULL, ["ranks_on_cuda_test"]),
-    Part("python", python, 120),
+    Part("python", python, 150),
     Part("tools", None, 20, FULL, ["headrace_gpu_tools_test"]),
     Part("other tests", others, 40),
     Part("memcheck", sanitized("memcheck"), 20),

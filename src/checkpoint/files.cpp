@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -90,6 +91,21 @@ File File::open(const std::string& path, const Caller& caller) {
                                             ". Load another checkpoint.");
   }
   return {caller, path, std::move(fd), O_RDONLY};
+}
+
+bool is_there(const std::string& path) {
+  if (::access(path.c_str(), F_OK) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  fail(kSaving, "cannot look for " + path, errno);
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0) fail(kSaving, "cannot remove " + path, errno);
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    fail(kSaving, "cannot rename " + from + " to " + to, errno);
 }
 
 void File::refuse(const char* what, int error) const {

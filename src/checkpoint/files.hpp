@@ -56,6 +56,11 @@ std::string text_in(const File& file);
 void write_file(const std::string& path, std::span<const std::byte> bytes,
                 const Caller& caller = kSaving);
 
+// In the folder that a save is writing.
+bool is_there(const std::string& path);
+void remove_file(const std::string& path);
+void rename_file(const std::string& from, const std::string& to);
+
 // `directory`, or the checkpoint in it that its file `latest` names.
 std::string folder_of(const std::string& directory);
 inline constexpr const char* kLatestName = "latest";

@@ -14,7 +14,6 @@
 //   meet: all checksums are there
 //   writes the manifest, renames         -
 //   meet: the checkpoint is there
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -119,7 +118,7 @@ void Save::begin() {
 }
 
 void Save::find_folder(std::uint64_t token) {
-  if (!std::filesystem::exists(path_of(name_of_token(token)))) {
+  if (!is_there(path_of(name_of_token(token)))) {
     throw Error(Code::kUnsupported,
                 std::string(call_) + ": " + folder_path_ +
                     ", which rank 0 has made, is not there on rank " + std::to_string(rank()) +
@@ -165,7 +164,7 @@ void Save::sum_shared_chunks() {
 void Save::leave_note(const std::string& name, const std::string& text) const {
   const std::string path = path_of(name), half = path + ".half";
   write_file(half, std::as_bytes(std::span(text)));
-  std::filesystem::rename(half, path);
+  rename_file(half, path);
 }
 
 void Save::leave_sums() {
@@ -190,13 +189,13 @@ void Save::take_sums(std::uint32_t rank) {
     for (std::size_t at = 0; at < digits.size(); at += kChecksumDigits)
       checksums[chunk++] = digits.substr(at, kChecksumDigits);
   }
-  std::filesystem::remove(path);
+  remove_file(path);
 }
 
 void Save::finish() {
   if (rank() != 0) return;
   for (std::uint32_t r = 1; r < running_.partition.world_size; ++r) take_sums(r);
-  std::filesystem::remove(path_of(name_of_token(token_)));
+  remove_file(path_of(name_of_token(token_)));
   files_.write_manifest();
   folder_->finish();
   if (latest_) name_latest(directory_);

@@ -14,7 +14,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -59,7 +58,6 @@ void BackgroundSave::wait() const {
 
 namespace {
 using namespace checkpoint;
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 constexpr const char* kBackgroundCall = "save_checkpoint_in_background";
 // How often a waiting thread looks.
@@ -180,7 +178,7 @@ void BackgroundWork::make_checkpoint() {
   if (save_->rank() != 0) return wait_for_name();
   wait_for_notes(name_of_sums, 1);
   throw_if_ended();
-  for (std::uint32_t r = 0; r < ranks; ++r) fs::remove(save_->path_of(name_of_written(r)));
+  for (std::uint32_t r = 0; r < ranks; ++r) remove_file(save_->path_of(name_of_written(r)));
   save_->finish();
 }
 
@@ -224,7 +222,7 @@ void BackgroundWork::throw_if_ended() const {
 void BackgroundWork::throw_failure_of_others() const {
   for (std::uint32_t r = 0; r < save_->ranks(); ++r) {
     const std::string path = save_->path_of(name_of_failed(r));
-    if (r == save_->rank() || !fs::exists(path)) continue;
+    if (r == save_->rank() || !is_there(path)) continue;
     fail(Code::kFailed, "rank " + std::to_string(r) + ": " + text_in(File::open(path)));
   }
 }
@@ -242,8 +240,8 @@ void BackgroundWork::wait_for_notes(std::string (*name)(std::uint32_t),
                                     std::uint32_t first_rank) const {
   for (std::uint32_t r = first_rank; save_->ranks() > 1 && r < save_->ranks(); ++r) {
     wait_until([&] {
-      if (fs::exists(save_->path_of(name(r)))) return true;
-      if (!fs::exists(save_->folder())) fail(Code::kFailed, kRank0Failed);
+      if (is_there(save_->path_of(name(r)))) return true;
+      if (!is_there(save_->folder())) fail(Code::kFailed, kRank0Failed);
       return false;
     });
   }
@@ -251,8 +249,8 @@ void BackgroundWork::wait_for_notes(std::string (*name)(std::uint32_t),
 
 // Rank 0 gives the folder its name, or removes it.
 void BackgroundWork::wait_for_name() const {
-  wait_until([&] { return !fs::exists(save_->folder()); });
-  if (!fs::exists(save_->directory())) fail(Code::kFailed, kRank0Failed);
+  wait_until([&] { return !is_there(save_->folder()); });
+  if (!is_there(save_->directory())) fail(Code::kFailed, kRank0Failed);
 }
 
 // Rank 0's failure shows without a note: the folder goes.
