@@ -100,7 +100,7 @@ bool is_there(const std::string& path) {
 }
 
 void remove_file(const std::string& path) {
-  if (::unlink(path.c_str()) != 0) fail(kSaving, "cannot remove " + path, errno);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail(kSaving, "cannot remove " + path, errno);
 }
 
 void rename_file(const std::string& from, const std::string& to) {

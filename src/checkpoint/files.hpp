@@ -58,7 +58,7 @@ void write_file(const std::string& path, std::span<const std::byte> bytes,
 
 // In the folder that a save is writing.
 bool is_there(const std::string& path);
-void remove_file(const std::string& path);
+void remove_file(const std::string& path);  // if it is there
 void rename_file(const std::string& from, const std::string& to);
 
 // `directory`, or the checkpoint in it that its file `latest` names.
