@@ -74,11 +74,17 @@ def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str],
              gpu: Optional[int]) -> Any:
     options = new(_c.headrace_engine_options, kept_log_lines=_KEPT_LINES, poll=_library.poll)
     if gpu is not None:
+        if not isinstance(gpu, int):
+            raise ArgumentError(f"gpu is {gpu!r}; nothing was made. Give the number of a GPU, "
+                                "such as 0.")
         options.cuda = ctypes.pointer(new(_c.headrace_cuda, ordinal=gpu))
     if isinstance(settings, (str, os.PathLike)) and nvme is None:
         options.settings_file = encoded(settings)
     else:
         options.settings_json = _settings_text(settings, nvme)
+    if isinstance(overrides, (str, bytes)):
+        raise ArgumentError(f"overrides is the text {overrides!r}; nothing was made. Give a list "
+                            "of texts, such as [\"headrace.update_threads=2\"].")
     texts = [encoded(override) for override in overrides]
     options.overrides = (ctypes.c_char_p * max(1, len(texts)))(*texts)
     options.override_count = len(texts)
@@ -111,11 +117,20 @@ def _buffer_of(values: Any, name: str) -> memoryview:
         return memoryview(values.tobytes())
 
 
-def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int) -> memoryview:
+def _has_format(view: memoryview, dtype: int) -> bool:
+    """Of such elements, or of raw bytes."""
+    return view.format.lstrip("@=<") in (_FORMATS[dtype], "B", "b", "c",
+                                         "e" if dtype == _c.HEADRACE_F16 else "B")
+
+
+def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int, shape: tuple) -> memoryview:
     """The bytes of an array, row-major, or raw bytes, checked against what the parameter has."""
     view = _buffer_of(values, name)
-    if view.format.lstrip("@=<") not in (_FORMATS[dtype], "B", "b", "c",
-                                         "e" if dtype == _c.HEADRACE_F16 else "B"):
+    if view.ndim > 1 and tuple(view.shape) != shape:
+        raise ArgumentError(f"{name}: the values have the shape {tuple(view.shape)}, and the "
+                            f"parameter has {shape}. Nothing was taken. Give the parameter's "
+                            "shape, or its elements in one dimension.")
+    if not _has_format(view, dtype):
         raise ArgumentError(f"{name}: the values have the format '{view.format}', and its "
                             f"elements are of '{_FORMATS[dtype]}'. Nothing was taken. Convert the "
                             "array first (bf16 is given as its bits, in uint16).")
@@ -327,6 +342,10 @@ class Engine:
     def add_group(self, name: str, parameters: Mapping[str, Any]) -> Group:
         """parameters: the names, each with (shape, dtype) or a headrace.Parameter."""
         specs = [(key, Parameter(*value)) for key, value in parameters.items()]
+        for key, spec in specs:
+            if not isinstance(spec.shape, (tuple, list)) or not isinstance(spec.dtype, str):
+                raise ArgumentError(f"parameter '{key}' is given as {parameters[key]!r}; nothing "
+                                    "was added. Give a tuple of sizes and a dtype: ((2, 3), \"f32\").")
         array = (_c.headrace_parameter_spec * max(1, len(specs)))()
         for entry, (key, spec) in zip(array, specs):
             self._fill_spec(entry, key, spec)
@@ -392,10 +411,11 @@ class Engine:
             known = self.known(f"{group.name}.{name}")
             target = memoryview(_raw(address, size_bytes)).cast("B")
             if callable(values):
-                with _shaped(target, _FORMATS[known.dtype], known.shape) as lent:
-                    values(name, lent)  # a view that is kept ends here
+                lent = memoryview(bytearray(size_bytes))  # what is kept of it stays Python's own
+                values(name, _shaped(lent, _FORMATS[known.dtype], known.shape))
+                target[:] = lent
             else:
-                target[:] = _bytes_of(values[name], name, known.dtype, size_bytes)
+                target[:] = _bytes_of(values[name], name, known.dtype, size_bytes, known.shape)
 
         self._call_with("engine_load", group.index, prototype=_c.headrace_fill, function=fill)
 
@@ -405,10 +425,17 @@ class Engine:
         known, kind, dtype = self._content(name, content)
         element = _SIZES[dtype]
         size_bytes = known.size_bytes // _SIZES[known.dtype] * element
-        out = memoryview(bytearray(size_bytes) if into is None else into).cast("B")
-        if out.nbytes != size_bytes or out.readonly:
+        out = memoryview(bytearray(size_bytes) if into is None else into)
+        if not _has_format(out, dtype) or not out.c_contiguous or out.readonly:
+            raise ArgumentError(f"{name}: `into` has the format '{out.format}'"
+                                f"{', is read-only' if out.readonly else ''}"
+                                f"{'' if out.c_contiguous else ', is not row-major'}, and writable "
+                                f"row-major elements of '{_FORMATS[dtype]}' are needed. Nothing "
+                                "was stored.")
+        out = out.cast("B")
+        if out.nbytes != size_bytes:
             raise ArgumentError(f"{name}: `into` has {out.nbytes} bytes, and {size_bytes} "
-                                "writable ones are needed. Nothing was stored.")
+                                "are needed. Nothing was stored.")
 
         def sink(first: int, address: int, size: int) -> None:
             out[first * element:first * element + size] = memoryview(_raw(address, size)).cast("B")
@@ -421,7 +448,8 @@ class Engine:
         """The inverse of store(): replaces one kind of content and nothing else."""
         known, kind, dtype = self._content(name, content)
         element = _SIZES[dtype]
-        given = _bytes_of(values, name, dtype, known.size_bytes // _SIZES[known.dtype] * element)
+        given = _bytes_of(values, name, dtype, known.size_bytes // _SIZES[known.dtype] * element,
+                          known.shape)
 
         def source(first: int, address: int, size_bytes: int) -> None:
             begin = first * element
@@ -470,7 +498,7 @@ class Engine:
             return
         kind = self._gradient_dtype(name, gradient, dtype)
         elements = known.size_bytes // _SIZES[known.dtype]
-        view = _bytes_of(gradient, name, kind, elements * _SIZES[kind])
+        view = _bytes_of(gradient, name, kind, elements * _SIZES[kind], known.shape)
         kept = view if not view.readonly else bytearray(view)
         self.add_gradient_at(name, ctypes.addressof(ctypes.c_char.from_buffer(kept)), kind)
 

@@ -4,8 +4,10 @@ missing. headrace/file_io.hpp describes order, alignment and safety."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
+import threading
 import time
 from typing import Any, NamedTuple, Optional, Union
 
@@ -29,7 +31,8 @@ class Done(NamedTuple):
 
 
 class FileIo:
-    """Reads and writes at the same time in any files. Close it, or use `with`: it has threads."""
+    """Reads and writes at the same time in any files. Close it, or use `with`: it has threads. Any
+    thread may begin transfers; of threads that wait, one waits at a time."""
 
     def __init__(self, *, block_bytes: int = 1 << 20, queue_depth: int = 32, submit_batch: int = 2,
                  queue: str = "auto", require_direct: bool = False,
@@ -48,14 +51,20 @@ class FileIo:
         call("io_create", ctypes.byref(options), ctypes.byref(handle))
         self._handle = handle
         self._buffers: dict = {}  # of transfers under way, by a number of ours
-        self._number = 0
+        self._numbers = itertools.count(1)
+        self._waiting = threading.Lock()
+        # An exception, such as Ctrl-C's, may leave wait() at any line: what C has handed over is
+        # here until wait() has returned it.
+        self._taken = (_c.headrace_io_done * _BATCH)()
+        self._count, self._at = ctypes.c_size_t(), 0
+        self._ended: list = []
 
     # ---- transfers ----
     def read(self, file: Union[str, os.PathLike, int], into: Any, offset: int = 0,
              tag: int = 0) -> None:
         """Begins to fill `into`, a writable contiguous buffer. file: a path, or a descriptor that
         may be closed after the call."""
-        view = memoryview(into).cast("B")
+        view = _bytes_of(into)
         if view.readonly:
             raise ArgumentError("the buffer to read into is read-only; nothing was read. Give a "
                                 "writable one, such as a bytearray.")
@@ -65,7 +74,7 @@ class FileIo:
               tag: int = 0) -> None:
         """Begins to write a contiguous buffer, which must not change until that is done. A path is
         created."""
-        view = memoryview(data).cast("B")
+        view = _bytes_of(data)
         kept = memoryview(bytearray(view)) if view.readonly else view
         self.write_at(file, _address_of(kept), kept.nbytes, offset, tag, kept)
 
@@ -80,14 +89,14 @@ class FileIo:
 
     def _begin(self, kind: str, file: Any, address: int, size: int, offset: int, tag: int,
                keep: Any) -> None:
-        handle, self._number = self._live(), self._number + 1
-        self._buffers[self._number] = (tag, keep)
+        handle, number = self._live(), next(self._numbers)
         name, place = ("io_" + kind, encoded(file)) if not isinstance(file, int) else \
             (f"io_{kind}_fd", file)
+        self._buffers[number] = (tag, keep)
         try:
-            call(name, handle, place, offset, address, size, self._number)
+            call(name, handle, place, offset, address, size, number)
         except BaseException:
-            del self._buffers[self._number]
+            del self._buffers[number]
             raise
 
     # ---- their ends ----
@@ -96,13 +105,14 @@ class FileIo:
         once there are `least` of them (None: all that were begun) or `timeout` seconds have
         passed."""
         end = None if timeout is None else time.monotonic() + timeout
-        wanted = len(self._buffers) if least is None else min(least, len(self._buffers))
-        found: list = []
-        while True:
-            left = _POLL_SECONDS if end is None else min(_POLL_SECONDS, end - time.monotonic())
-            found += self._take(wanted - len(found), max(left, 0.0))
-            if len(found) >= wanted or end is not None and time.monotonic() >= end:
-                return found
+        with self._waiting:
+            wanted = self.pending if least is None else min(least, self.pending)
+            while True:
+                left = _POLL_SECONDS if end is None else min(_POLL_SECONDS, end - time.monotonic())
+                self._take(wanted - len(self._ended), max(left, 0.0))
+                if len(self._ended) >= wanted or end is not None and time.monotonic() >= end:
+                    found, self._ended = self._ended, []
+                    return found
 
     def finish(self) -> int:
         """Waits for all transfers, and gives their number. Raises the first error of theirs."""
@@ -112,17 +122,25 @@ class FileIo:
                 raise one.error
         return len(done)
 
-    def _take(self, least: int, timeout: float) -> list:
-        ends = (_c.headrace_io_done * _BATCH)()
-        for end in ends:
+    def _take(self, least: int, timeout: float) -> None:
+        self._collect()  # what an exception left in the call before
+        for end in self._taken:
             end.struct_size = ctypes.sizeof(end)
-        count = ctypes.c_size_t()
-        call("io_wait", self._live(), max(0, min(least, _BATCH)), timeout, ends, _BATCH,
-             ctypes.byref(count))
-        return [self._done(ends[at]) for at in range(count.value)]
+        call("io_wait", self._live(), max(0, min(least, _BATCH)), timeout, self._taken, _BATCH,
+             ctypes.byref(self._count))
+        self._collect()
+
+    def _collect(self) -> None:
+        while self._at < self._count.value:
+            end = self._taken[self._at]
+            if end.tag in self._buffers:  # else an exception came after its `del`
+                self._ended.append(self._done(end))
+                del self._buffers[end.tag]
+            self._at += 1
+        self._count.value = self._at = 0
 
     def _done(self, end: Any) -> Done:
-        tag, _ = self._buffers.pop(end.tag)
+        tag, _ = self._buffers[end.tag]
         error = None if end.code == _c.HEADRACE_OK else \
             error_of(end.code, end.sys_errno, end.message.decode("utf-8", "replace"))
         return Done(tag, end.done_bytes, error)
@@ -130,7 +148,7 @@ class FileIo:
     @property
     def pending(self) -> int:
         """Begun, and not yet returned by wait()."""
-        return len(self._buffers)
+        return len(self._buffers) + len(self._ended)
 
     def stats(self) -> dict:
         return json.loads(text_of("io_stats_json", self._live()))
@@ -147,6 +165,7 @@ class FileIo:
             call("io_destroy", self._handle)
             self._handle = None
             self._buffers.clear()
+            self._ended = []
 
     def __enter__(self) -> "FileIo":
         return self
@@ -159,6 +178,14 @@ class FileIo:
             self.close()
         except Exception:  # in a forked child, or while Python ends
             pass
+
+
+def _bytes_of(buffer: Any) -> memoryview:
+    view = memoryview(buffer)
+    if "O" in view.format or "P" in view.format:
+        raise ArgumentError(f"the buffer holds addresses (format '{view.format}'), whose bytes "
+                            "mean nothing in a file; nothing was done. Give an array of numbers.")
+    return view.cast("B")
 
 
 def _address_of(view: memoryview) -> int:

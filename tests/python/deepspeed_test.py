@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 
@@ -84,6 +85,48 @@ class Files(InAFolder):
             os.close(file)
             files.finish()
         self.assertEqual(pathlib.Path(self.path()).read_bytes(), b"\0\0abc")
+
+    def test_whose_wait_an_exception_left_are_returned_by_the_next(self):
+        pathlib.Path(self.path()).write_bytes(b"ab")
+        with headrace.io.FileIo() as files:
+            files.read(self.path(), bytearray(5))  # too short
+            take, calls = files._take, []
+
+            def interrupted(*arguments):
+                take(*arguments)
+                calls.append(files.pending)
+                if len(calls) == 1:
+                    raise KeyboardInterrupt
+
+            files._take = interrupted
+            with self.assertRaises(KeyboardInterrupt):
+                files.wait()
+            self.assertEqual(files.pending, 1)
+            with self.assertRaisesRegex(headrace.IoError, "2 bytes were moved"):
+                files.finish()
+
+    def test_that_cannot_begin_are_not_waited_for(self):
+        with headrace.io.FileIo() as files:
+            for path in (None, 3.5):
+                with self.assertRaises(TypeError):
+                    files.write(path, b"abc")
+            with self.assertRaises(ValueError):
+                files.write("a\0b", b"abc")
+            self.assertEqual((files.pending, files.wait()), (0, []))
+
+    def test_are_waited_for_by_several_threads(self):
+        returned = []
+        with headrace.io.FileIo() as files:
+            for at in range(40):
+                files.write(self.path(), bytearray(100_000), offset=at * 100_000)
+            threads = [threading.Thread(target=lambda: returned.append(len(files.wait())))
+                       for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+                self.assertFalse(thread.is_alive())
+        self.assertEqual(sum(returned), 40)
 
     def test_bad_arguments_start_nothing(self):
         with self.assertRaisesRegex(headrace.ArgumentError, "queue is 'aio'"):

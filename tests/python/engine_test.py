@@ -319,14 +319,47 @@ class Errors(unittest.TestCase):
         with headrace.Engine() as engine, self.assertRaisesRegex(ValueError, "learning_rate_scal'"):
             engine.add_hyperparameters(learning_rate_scal=0.0)
 
-    def test_end_views_that_a_function_keeps(self):
+    def test_are_not_needed_for_views_that_a_function_keeps(self):
         kept = []
+
+        def fill(_name, view):
+            view[0] = 1.0
+            kept.append(view)
+
         with headrace.Engine() as engine:
             group = engine.add_group("g", {"w": ((4,), "f32")})
             engine.freeze()
-            group.load(lambda name, view: kept.append(view))
-            with self.assertRaises(ValueError):
-                kept[0][0] = 7.0
+            group.load(fill)
+            kept[0][0] = 7.0  # its memory is Python's
+            self.assertEqual(engine.store("g.w")[0], 1.0)
+        self.assertEqual(kept[0][0], 7.0)
+
+    @unittest.skipIf(np is None, "numpy is not installed")
+    def test_name_arrays_of_another_shape_or_of_addresses(self):
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((2, 3), "f32")})
+            engine.freeze()
+            other = np.arange(6, dtype=np.float32).reshape(3, 2)
+            for call in (lambda: group.load({"w": other}),
+                         lambda: engine.add_gradient("g.w", other),
+                         lambda: engine.load_content("g.w", "exp_avg", other)):
+                with self.assertRaisesRegex(ValueError, r"shape \(3, 2\).*\(2, 3\)"):
+                    call()
+            group.load({"w": other.reshape(-1)})
+            for into in (np.zeros(3, object), np.zeros(6, np.int32), bytes(24),
+                         np.zeros((3, 2), np.float32, order="F").T[:, ::2]):
+                with self.assertRaisesRegex(ValueError, "Nothing was stored"):
+                    engine.store("g.w", into=into)
+
+    def test_name_shapes_overrides_and_gpus_that_are_none(self):
+        with headrace.Engine() as engine:
+            for given in ((4, "f32"), ((4,), ["f32"])):
+                with self.assertRaisesRegex(ValueError, "nothing was added"):
+                    engine.add_group("g", {"w": given})
+        with self.assertRaisesRegex(ValueError, "overrides is the text"):
+            headrace.Engine(overrides="x")
+        with self.assertRaisesRegex(ValueError, "gpu is 'x'"):
+            headrace.Engine(gpu="x")
 
     def test_are_built_ins_too(self):
         for kind, builtin in (("ArgumentError", ValueError), ("ConfigError", ValueError),

@@ -373,6 +373,53 @@ class Gradients(Case):
         train(other, beside, 2)
         self.assert_same(weights_of(model), weights_of(other))
 
+    def test_of_another_shape_are_refused_by_name(self):
+        for nvme in (None, self.folder.name):
+            parameter = torch.nn.Parameter(torch.zeros(8))
+            parameter.grad = torch.ones_like(parameter)
+            parameter.grad.data = torch.ones(4)
+            optimizer = self.adamw([("layer.w", parameter)], nvme=nvme)
+            with self.assertRaisesRegex(ValueError, r"layer.w.*shape \(4,\).*\(8,\)"):
+                optimizer.step()
+            self.assertEqual(parameter.abs().max(), 0)
+
+    @unittest.skipUnless(hasattr(torch.nn.Parameter(torch.zeros(1)), "grad_dtype"),
+                         "this torch has no grad_dtype")
+    def test_in_f32_of_16_bit_weights_keep_their_bits_everywhere(self):
+        seen = []
+        for nvme in (None, self.folder.name):
+            parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+            parameter.grad_dtype = torch.float32
+            parameter.grad = torch.tensor([1.003, 2.0001, -3.0005])
+            optimizer = self.made(SGD, [parameter], lr=1.0, momentum=0.9, nvme=nvme)
+            optimizer.step()
+            seen.append(optimizer.state_dict()["state"][0]["momentum_buffer"].tolist())
+        self.assertEqual(seen[0], seen[1])
+        self.assertAlmostEqual(seen[0][0], 1.003, places=6)
+
+    def test_that_come_in_f32_after_the_first_step_are_refused_on_a_drive(self):
+        parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+        parameter.grad = torch.ones_like(parameter)
+        optimizer = self.adamw([parameter], nvme=self.folder.name)
+        optimizer.step()
+        if hasattr(parameter, "grad_dtype"):
+            parameter.grad = None
+            parameter.grad_dtype = torch.float32
+            parameter.grad = torch.ones(3)
+            with self.assertRaisesRegex(NotImplementedError, "one dtype of gradients"):
+                optimizer.step()
+
+    def test_left_over_on_frozen_parameters_change_nothing(self):
+        for nvme in (None, self.folder.name):
+            parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+            for parameter in parameters:
+                parameter.grad = torch.ones(1)
+            optimizer = self.made(SGD, parameters, lr=1.0, nvme=nvme)
+            optimizer.step()
+            parameters[1].requires_grad_(False)
+            optimizer.step()
+            self.assertEqual([parameter.item() for parameter in parameters], [-2.0, -1.0])
+
     def test_sparse_ones_are_refused_by_name(self):
         table = torch.nn.Embedding(10, 4, sparse=True)
         optimizer = self.adamw(table.named_parameters())
@@ -401,6 +448,61 @@ def saved_and_read(model, optimizer):
     torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
+
+
+class Groups(Case):
+    """torch's param_groups may change after the first step."""
+
+    def both(self, change):
+        """Two parameters with rates 1 and 10: after a step, the change and a step."""
+        for nvme in ("torch", None, self.folder.name):
+            first, second = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+            first.grad, second.grad = torch.ones(1), torch.ones(1)
+            groups = [{"params": [first], "lr": 1.0}, {"params": [second], "lr": 10.0}]
+            optimizer = torch.optim.SGD(groups) if nvme == "torch" else \
+                self.made(SGD, groups, nvme=nvme)
+            optimizer.step()
+            change(optimizer.param_groups)
+            optimizer.step()
+            yield first.item(), second.item()
+
+    def test_may_swap_lose_and_exchange_parameters_as_in_torch(self):
+        def regroup(groups):
+            groups[1]["params"].append(groups[0]["params"].pop())
+
+        def remove(groups):
+            groups[1]["params"] = []
+
+        for change in (regroup, list.reverse, remove, lambda groups: groups.pop(0)):
+            theirs, *ours = self.both(change)
+            self.assertEqual(ours, [theirs, theirs])
+
+    def test_that_divide_the_parameters_of_one_are_refused_by_name_on_a_drive(self):
+        parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+        for parameter in parameters:
+            parameter.grad = torch.ones(1)
+        optimizer = self.made(SGD, parameters, lr=1.0, nvme=self.folder.name)
+        optimizer.step()
+        moved = optimizer.param_groups[0]["params"].pop()
+        optimizer.add_param_group({"params": [moved], "lr": 2.0})
+        with self.assertRaisesRegex(headrace.WrongState, "'0_0' and '0_1' .*nothing was updated"):
+            optimizer.step()
+        self.assertEqual([parameter.item() for parameter in parameters], [-1.0, -1.0])
+
+    def test_with_a_parameter_twice_or_with_shared_memory_are_refused(self):
+        parameter = torch.nn.Parameter(torch.zeros(2))
+        with self.assertRaisesRegex(ValueError, "listed twice"):
+            AdamW([parameter, parameter])
+        with self.assertRaisesRegex(NotImplementedError, "expanded"):
+            AdamW([torch.nn.Parameter(torch.zeros(1).expand(2))])
+        memory = torch.zeros(6)
+        for nvme in (None, self.folder.name):
+            views = [torch.nn.Parameter(memory[:4]), torch.nn.Parameter(memory[2:])]
+            for view in views:
+                view.grad = torch.ones(4)
+            with self.assertRaisesRegex(ValueError, "'0_0' and '0_1' share memory"):
+                self.adamw(views, nvme=nvme).step()
+        self.assertEqual(memory.tolist(), [0.0] * 6)
 
 
 class Writes(Case):
@@ -613,7 +715,7 @@ class State(Case):
         optimizer = self.adamw(model.parameters())
         train(model, optimizer, 2)
         before = moments_of(optimizer)
-        for kind, words in ((torch.optim.SGD, "lacks exp_avg"),
+        for kind, words in ((torch.optim.SGD, "lacks betas, eps"),
                             (lambda params: torch.optim.AdamW(params, amsgrad=True), "amsgrad")):
             other = model_of()
             foreign = kind(other.parameters())
@@ -633,10 +735,58 @@ class State(Case):
         optimizer = self.adamw(model.parameters())
         train(model, optimizer, 1)
         state = optimizer.state_dict()
-        model[2].bias.requires_grad_(False)
-        with self.assertRaisesRegex(NotImplementedError, "frozen now; no state was loaded"):
-            optimizer.load_state_dict(state)
+        with unittest.mock.patch.object(type(optimizer._parts[0]), "set_steps", autospec=True,
+                                        side_effect=headrace.IoError("a drive fails")):
+            with self.assertRaisesRegex(OSError, "a drive fails"):
+                optimizer.load_state_dict(state)
         self.assertEqual((optimizer.plan(), dict(optimizer.state)), ([], {}))
+
+    def test_of_a_parameter_that_is_frozen_now_is_kept(self):
+        for nvme in (None, self.folder.name):
+            model = model_of()
+            optimizer = self.adamw(model.parameters(), nvme=nvme)
+            train(model, optimizer, 2)
+            state, before = optimizer.state_dict(), moments_of(optimizer)
+            model[2].bias.requires_grad_(False)
+            optimizer.load_state_dict(state)
+            self.assert_same(moments_of(optimizer), before)
+            weight = model[2].bias.clone()
+            train(model, optimizer, 1)
+            self.assertTrue(torch.equal(model[2].bias, weight))
+
+    def test_of_the_rule_that_is_nearest_is_refused(self):
+        def made(rule, **options):
+            parameter = torch.nn.Parameter(torch.zeros(2))
+            parameter.grad = torch.ones(2)
+            optimizer = self.made(rule, [parameter], **options)
+            optimizer.step()
+            return optimizer
+
+        for source, target in ((AdamW, Adam), (Adam, AdamW), (AdamW, Lion), (AdamW, SGD),
+                               (Adagrad, SGD), (torch.optim.Adam, AdamW)):
+            given = made(source) if source is not torch.optim.Adam else \
+                torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])
+            taker = made(target)
+            before = taker.state_dict()["state"][0]["step"] if target is not SGD else None
+            with self.assertRaisesRegex(ValueError, "nothing was loaded"):
+                taker.load_state_dict(given.state_dict())
+            taker.step()
+            if before is not None:
+                self.assertEqual(taker.state_dict()["state"][0]["step"], before + 1)
+
+    def test_that_is_damaged_is_refused_and_changes_nothing(self):
+        for nvme in (None, self.folder.name):
+            parameter = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+            parameter.grad = torch.ones_like(parameter)
+            optimizer = self.adamw([parameter], nvme=nvme)
+            optimizer.step()
+            for key, bad in (("step", -3), ("step", 1e30), ("step", 2.5), ("exp_avg", None),
+                             ("master", torch.zeros(1)), ("master", torch.ones(2, 2))):
+                state = optimizer.state_dict()
+                state["state"][0][key] = bad
+                with self.assertRaisesRegex(ValueError, f"{key} of parameter 0.*nothing was load"):
+                    optimizer.load_state_dict(state)
+            self.assertEqual(optimizer.state_dict()["state"][0]["step"], 1)
 
     def test_copies_are_refused_by_name(self):
         optimizer = self.adamw(model_of().parameters())
@@ -911,10 +1061,33 @@ class Refusals(Case):
         before = [parameter.clone() for parameter in model.parameters()]
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
-        with self.assertRaisesRegex(headrace.WrongState, "is now torch.float16.*was updated"):
+        with self.assertRaisesRegex(headrace.WrongState, "is now torch.float16.*nothing was done"):
             optimizer.step()
         for parameter, old in zip(model.parameters(), before):
             self.assertTrue(torch.equal(parameter, old))
+
+    def test_of_settings_for_trainers_say_what_to_do_instead(self):
+        for config in ({"gradient_clipping": 1.0}, {"gradient_accumulation_steps": 4},
+                       {"scheduler": {"type": "WarmupLR"}}):
+            with self.assertRaisesRegex(ValueError, f"config has {next(iter(config))}, .*not made"):
+                AdamW([torch.nn.Parameter(torch.zeros(1))], config=config)
+
+    def test_are_not_needed_for_a_folder_below_home_or_a_changed_directory(self):
+        before = os.getcwd()
+        self.addCleanup(os.chdir, before)
+        os.makedirs(self.folder.name + "/state")
+        with unittest.mock.patch.dict(os.environ, HOME=self.folder.name):
+            os.chdir(self.folder.name)
+            for nvme in ("~/state", "state"):
+                parameter = torch.nn.Parameter(torch.zeros(3))
+                parameter.grad = torch.ones(3)
+                optimizer = self.adamw([parameter], nvme=nvme, snapshots="~/snapshots")
+                optimizer.step()
+                os.chdir(before)
+                self.assertEqual(optimizer.full_state_dict()["state"][0]["step"], 1)
+                self.assertEqual(os.path.dirname(optimizer.state_dict()["headrace"]["snapshot"]),
+                                 self.folder.name + "/snapshots")
+                os.chdir(self.folder.name)
 
     def test_are_not_needed_for_one_name_in_two_groups(self):
         ours = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]

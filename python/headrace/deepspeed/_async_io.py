@@ -152,7 +152,8 @@ def _finish(transfer: _Transfer) -> None:
 
 def _compare(transfer: _Transfer) -> None:
     """With the file's bytes, read again through the page cache."""
-    with open(transfer.file, "rb") as file:
+    of_the_caller = isinstance(transfer.file, int)
+    with open(transfer.file, "rb", closefd=not of_the_caller) as file:
         file.seek(transfer.offset)
         values = transfer.memory.view(-1).view(torch.uint8)
         for at in range(0, values.numel(), _COMPARED_BYTES):

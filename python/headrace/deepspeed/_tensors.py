@@ -12,9 +12,15 @@ DTYPES = {torch.float32: _c.HEADRACE_F32, torch.bfloat16: _c.HEADRACE_BF16,
 
 
 def check(tensor: torch.Tensor, name: str) -> None:
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_contiguous():
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"{name} is a {type(tensor).__name__} and no tensor; nothing was done.")
+    if not tensor.is_contiguous():
         raise ArgumentError(f"{name} is no contiguous tensor, so its memory is not one piece; "
                             "nothing was done. Give a tensor after contiguous().")
+    if tensor.is_neg() or tensor.is_conj():
+        raise ArgumentError(f"{name} is a view whose memory has other signs than its values; "
+                            "nothing was done. Give a tensor after resolve_neg() or "
+                            "resolve_conj().")
 
 
 def check_values(tensor: torch.Tensor, name: str, like: torch.Tensor) -> None:

@@ -16,6 +16,15 @@ from .._library import new
 from ._tensors import DTYPES, check_values
 
 _lock = threading.Lock()  # an optimizer serves one call at a time
+
+
+def _new_lock() -> None:
+    """The parent's may be held by a thread that a forked child does not have."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 _optimizers: dict = {}  # by process and rule: a forked child has no threads of its parent's
 
 

@@ -13,7 +13,7 @@ from typing import Iterable, Iterator, Mapping
 import torch
 
 from .._engine import DTYPES, Engine, Gathered, Group, Parameter
-from .._errors import ArgumentError, Error, Interrupted, Unsupported
+from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
 from .._library import unbroken
 from ._part import NAMES, Entry, Part, bits_of, gradient_of, memory_of, row_major
 
@@ -39,6 +39,13 @@ def _bytes_on_host(values: torch.Tensor) -> torch.Tensor:
     return row_major(values).cpu()
 
 
+def _is_wider(entry: Entry) -> bool:
+    """Whether its gradient has more bits than the parameter."""
+    gradient, parameter = entry.parameter.grad, entry.parameter
+    return gradient is not None and gradient.dtype != parameter.dtype \
+        and parameter.dtype != torch.float32
+
+
 def _has_bits_of(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """One truth value where they are, so that a GPU is waited for once and not for each."""
     if values.device.type == "cpu":
@@ -49,14 +56,16 @@ def _has_bits_of(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 class EnginePart(Part):
     """One engine and its parameters, which are all on one device."""
 
-    def __init__(self, entries: list, settings: dict, constants: Mapping[int, dict],
+    def __init__(self, entries: list, settings: dict, constants: Mapping[torch.Tensor, dict],
                  first_group: int) -> None:
         super().__init__(entries)
         self._device = entries[0].values.device
         self.engine = Engine(settings, gpu=self._device.index)  # a CPU has none
-        self._constants = dict(constants)
+        # By the param_group in which a parameter was when it came.
+        self._constants = {entry.set_index: constants[entry.parameter] for entry in entries}
         self._sets = {index: self.engine.add_hyperparameters(**values)
-                      for index, values in constants.items()}
+                      for index, values in self._constants.items()}
+        self._wide: set = set()  # parameters whose gradients the engine keeps in f32
         self._groups: list[tuple[Group, list]] = []
         self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
         self._written: list[Entry] = []  # written by the program, and not yet given to the engine
@@ -79,6 +88,9 @@ class EnginePart(Part):
         group = self.engine.add_group(name, {
             entry.name: Parameter(tuple(entry.values.shape), NAMES[entry.parameter.dtype],
                                   self._sets[entry.set_index]) for entry in bundle})
+        if any(_is_wider(entry) for entry in bundle):
+            self.engine.expect_repeated_gradients(group)  # otherwise it would round them
+            self._wide.update(entry.parameter for entry in bundle)
         self._groups.append((group, bundle))
         self._names.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
 
@@ -86,15 +98,28 @@ class EnginePart(Part):
         given = {entry.name: _bytes_on_host(entry.values) for entry in bundle}
         group.load({name: memory_of(tensor) for name, tensor in given.items()})
 
-    def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
-        self._set_constants(constants)
-        bundles = [(group, [entry for entry in bundle if entry.parameter.grad is not None])
+    def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
+        self._set_constants(due, constants)
+        parameters = {entry.parameter for entry in due}
+        bundles = [(group, [entry for entry in bundle if entry.parameter in parameters])
                    for group, bundle in self._groups]
         return self._update_bundles([(group, bundle) for group, bundle in bundles if bundle])
 
-    def _set_constants(self, constants: Mapping[int, dict]) -> None:
-        for index, values in constants.items():
-            if index in self._sets and values != self._constants[index]:
+    def _set_constants(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
+        """A set of the engine serves the parameters that came in one param_group. Those may have
+        another order or another group by now, but need equal values."""
+        wanted: dict = {}
+        for entry in due:
+            values = constants[entry.parameter]
+            first = wanted.setdefault(entry.set_index, (entry, values))
+            if values != first[1]:
+                raise WrongState(
+                    f"parameters '{first[0].name}' and '{entry.name}' came in one param_group and "
+                    "are in two now, with other options; nothing was updated. Their state on a "
+                    "drive has one set of options: save the state, make a new optimizer with the "
+                    "new groups, and load it there.")
+        for index, (_, values) in wanted.items():
+            if values != self._constants[index]:
                 self.engine.set_hyperparameters(self._sets[index], **values)
                 self._constants[index] = values
 
@@ -167,10 +192,11 @@ class EnginePart(Part):
         for entry in bundle:
             name = self._names[entry.parameter]
             given = gradient_of(entry, name)
-            if given.device != self._device:
-                raise Unsupported(f"the gradient of '{name}' is on {given.device}, and the "
-                                  f"parameter on {self._device}; nothing was updated. Move it "
-                                  "there.")
+            if _is_wider(entry) and entry.parameter not in self._wide:
+                raise Unsupported(
+                    f"the gradient of '{name}' is {given.dtype}, and was {entry.parameter.dtype} "
+                    "in the first step, so there is no room for its bits; nothing was updated. Use "
+                    "one dtype of gradients from the first step on.")
             self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[NAMES[given.dtype]],
                                         self._stream())
 

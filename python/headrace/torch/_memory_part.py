@@ -113,7 +113,7 @@ class MemoryPart(Part):
                                     for entry, weight in zip(self.entries, weights)])
 
     # ---- a step ----
-    def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
+    def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
         values = [entry.values for entry in due]
         weights = [row_major(one) for one in values]  # those that are strided: copies
         gradients = [gradient_of(entry, entry.name) for entry in due]
@@ -121,10 +121,12 @@ class MemoryPart(Part):
         for state, weight in zip(states, weights):
             if state.masters is not None:
                 state.masters.take_writes(weight)
-        sets = {index: ctypes.pointer(new(_c.headrace_hyperparameters, **values_of_set))
-                for index, values_of_set in constants.items()}
+        sets: dict = {}
+        for of_group in constants.values():
+            if id(of_group) not in sets:
+                sets[id(of_group)] = ctypes.pointer(new(_c.headrace_hyperparameters, **of_group))
         arrays = [state.arrays(weight) for state, weight in zip(states, weights)]
-        inputs = [state.inputs(gradient, sets[entry.set_index])
+        inputs = [state.inputs(gradient, sets[id(constants[entry.parameter])])
                   for entry, state, gradient in zip(due, states, gradients)]
 
         def update() -> bool:

@@ -11,16 +11,36 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from .._errors import ArgumentError, NotFinite, Unsupported, WrongState
+from .._errors import ArgumentError, NoSpace, NoSuchFile, NotFinite, WrongState
 from ._engine_part import EnginePart
 from ._memory_part import MemoryPart
-from ._part import Entry, Part, check, local, non_finite, shaped_as
+from ._part import Entry, Part, check, check_apart, local, non_finite, shaped_as
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
+
+
+# Settings that a trainer of DeepSpeed's kind follows, and an optimizer of torch cannot.
+_OF_A_TRAINER = {
+    "gradient_clipping": "Clip with torch.nn.utils.clip_grad_norm_() before step().",
+    "gradient_accumulation_steps": "Call step() after several backward passes.",
+    "optimizer": "Give its parameters to the optimizer.",
+    "scheduler": "Use one of torch.optim.lr_scheduler."}
+# Of other rules.
+_MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer", "sum"}
+_MOST_STEPS = 1 << 48  # headrace_engine_set_step_count()
+
+
+def _whole_path(folder: Optional[str]) -> Optional[str]:
+    return None if folder is None else os.path.abspath(os.path.expanduser(os.fspath(folder)))
 
 
 def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
     """The settings of the engines. Updates end within step(), for torch reads the weights then."""
     settings = copy.deepcopy(dict(config))
+    for key, help_text in _OF_A_TRAINER.items():
+        off = 1 if key == "gradient_accumulation_steps" else 0
+        if settings.get(key) not in (None, off):
+            raise ArgumentError(f"config has {key}, which an optimizer of torch does not follow; "
+                                f"it was not made. {help_text}")
     own = settings.setdefault("headrace", {})
     for key, value in (("optimizer", rule), ("update_mode", "barrier")):
         if own.setdefault(key, value) != value:
@@ -31,7 +51,7 @@ def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
         if "offload_optimizer" in zero:
             raise ArgumentError("both nvme and zero_optimization.offload_optimizer of config "
                                 "place the state; the optimizer was not made. Give one of them.")
-        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": os.fspath(nvme)}
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": nvme}
     return settings
 
 
@@ -44,9 +64,10 @@ class Offloaded(torch.optim.Optimizer):
 
     def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
                  config: Optional[Mapping[str, Any]], snapshots: Optional[str]) -> None:
-        self._settings = _merged(config or {}, self._RULE, nvme)
-        self._folder = nvme  # of the files behind state_dict()
-        self._snapshots = Snapshots(snapshots)
+        self._options = set(defaults) - {"maximize", "decoupled_weight_decay"}  # older torch's lack
+        self._folder = _whole_path(nvme)  # of the files behind state_dict() too
+        self._settings = _merged(config or {}, self._RULE, self._folder)
+        self._snapshots = Snapshots(_whole_path(snapshots))
         self._parts: list[Part] = []
         self._part_of: dict[torch.Tensor, Part] = {}
         # Parameters without elements (on this rank) have no part. torch counts their steps too, and
@@ -64,6 +85,10 @@ class Offloaded(torch.optim.Optimizer):
         index = len(self.param_groups) - 1
         try:
             self._constants(self.param_groups[index])
+            given = self.param_groups[index]["params"]
+            if len(set(given)) < len(given):
+                raise ArgumentError("a parameter is listed twice in one param_group, and would be "
+                                    "updated twice; nothing was added. List it once.")
             for entry in self._entries([index]):
                 if entry.parameter.requires_grad:
                     check(entry.parameter, entry.name)
@@ -115,7 +140,12 @@ class Offloaded(torch.optim.Optimizer):
         return empty
 
     def _all_constants(self) -> dict:
-        return {index: self._constants(group) for index, group in enumerate(self.param_groups)}
+        """By parameter, as the param_groups are now; those of a group share one dict."""
+        of: dict = {}
+        for group in self.param_groups:
+            constants = self._constants(group)
+            of.update((parameter, constants) for parameter in group["params"])
+        return of
 
     def _show_steps(self, parameters: Iterable[torch.Tensor]) -> None:
         """The parts count; `state` shows it, as other programs expect."""
@@ -145,13 +175,14 @@ class Offloaded(torch.optim.Optimizer):
     def _skips(self) -> bool:
         return self._settings["headrace"].get("non_finite") == "skip"
 
-    def _register(self, must: bool = False) -> None:
+    def _register(self, must: bool = False, having_state: Iterable[torch.Tensor] = ()) -> None:
         """Makes a part, on each device, of the parameters that are in none, once one of them has a
-        gradient."""
+        gradient. having_state: included, even if frozen."""
         if self._closed:
             raise WrongState("this optimizer is closed, and its state is gone. Make another one.")
         new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
-               and entry.parameter.requires_grad and entry.values.numel() > 0]
+               and (entry.parameter.requires_grad or entry.parameter in having_state)
+               and entry.values.numel() > 0]
         if not new or not (must or any(entry.parameter.grad is not None for entry in new)):
             return
         devices: dict = {}
@@ -164,6 +195,7 @@ class Offloaded(torch.optim.Optimizer):
     def _add_part(self, new: list, make: Callable[[list], Part]) -> None:
         for entry in new:
             check(entry.parameter, entry.name)
+        check_apart([*new, *(entry for part in self._parts for entry in part.entries)])
         part = make(new)
         self._parts.append(part)
         self._part_of.update({entry.parameter: part for entry in new})
@@ -189,12 +221,19 @@ class Offloaded(torch.optim.Optimizer):
         gives a reference to it and the param_groups. Before the first step, there is no state."""
         if not self._snapshots.wanted or not self._parts:
             return self.full_state_dict()
+        for part in self._parts:
+            part.refuse_other_forms()
         packed = super().state_dict()
-        return {**packed, "state": {}, REFERENCE: self._snapshots.save(self._parts, self._flat())}
+        reference = self._snapshots.save(self._parts, self._flat(), self._RULE)
+        empty = {index: self._empty[parameter] for index, parameter in enumerate(self._flat())
+                 if parameter in self._empty}
+        return {**packed, "state": {}, REFERENCE: {**reference, "empty": empty}}
 
     def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
         are files there, which the system can write out, and which vanish with the tensors."""
+        for part in self._parts:
+            part.refuse_other_forms()
         self._show_steps(self._flat())  # Ctrl-C may have come just after an update
         packed = super().state_dict()
         state = {index: {**self.state[parameter], **self._contents(parameter)}
@@ -218,9 +257,16 @@ class Offloaded(torch.optim.Optimizer):
     def _space_for(self, values: torch.Tensor) -> torch.Tensor:
         if self._folder is None or values.numel() == 0:
             return torch.empty(values.shape, dtype=torch.float32, device="cpu")
-        with tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder) as file:
+        try:
+            file = tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder)
             # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
             os.posix_fallocate(file.fileno(), 0, 4 * values.numel())
+        except OSError as error:
+            kind = NoSuchFile if isinstance(error, FileNotFoundError) else NoSpace
+            raise kind(f"state_dict() needs {4 * values.numel()} bytes in {self._folder} for a "
+                       f"tensor: {error.strerror}; the optimizer is as it was. Bring the folder "
+                       "back, or free space there.", errno=error.errno) from error
+        with file:
             return torch.from_file(file.name, shared=True, size=values.numel(),
                                    dtype=torch.float32, device="cpu").view(values.shape)
 
@@ -230,9 +276,10 @@ class Offloaded(torch.optim.Optimizer):
         of the same rule. After an error in the load itself, there is no state, as before the first
         step."""
         state, reference = self._state_in(state_dict), state_dict.get(REFERENCE)
+        self._check_groups(state_dict["param_groups"])
         self._check_state(state)
-        if reference is not None:
-            check_reference(reference, len(self._flat()))
+        if REFERENCE in state_dict:
+            check_reference(reference, len(self._flat()), self._RULE)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._drop_parts()
         try:
@@ -240,9 +287,22 @@ class Offloaded(torch.optim.Optimizer):
                 self._load_snapshot(reference)
             elif state:
                 self._load_state(state)
-        except BaseException:
+        except BaseException as error:
             self._drop_parts()  # half of a state would pass for a whole one
+            if hasattr(error, "add_note"):
+                error.add_note("This optimizer has no state now: load one, or it begins anew.")
             raise
+
+    def _check_groups(self, groups: list) -> None:
+        """What tells the rules apart is in the groups: AdamW's state has Adam's form."""
+        for group in groups:
+            missing = self._options - set(group)
+            decoupled = self.defaults.get("decoupled_weight_decay")
+            if missing or group.get("decoupled_weight_decay", decoupled) != decoupled:
+                what = f"lacks {', '.join(sorted(missing))}" if missing else \
+                    f"has decoupled_weight_decay={not decoupled}"
+                raise ArgumentError(f"a param_group of the state_dict {what}, so it is of another "
+                                    f"rule; nothing was loaded. Load the state of {self._RULE}.")
 
     def _state_in(self, state_dict: Mapping[str, Any]) -> dict:
         """By number of the parameter. Its groups say in which order it names them: with numbers, or
@@ -259,8 +319,8 @@ class Offloaded(torch.optim.Optimizer):
         return {numbers[key]: values for key, values in state_dict["state"].items()}
 
     def _load_state(self, state: Mapping[int, Any]) -> None:
-        self._register(must=True)
         flat = self._flat()
+        self._register(must=True, having_state={flat[index] for index in state})
         for index, values in state.items():
             self._load_one(flat[index], values)
 
@@ -270,18 +330,32 @@ class Offloaded(torch.optim.Optimizer):
         for indices in reference["parts"]:
             self._add_part([entries[index] for index in indices], self._with_engine)
         load_parts(reference, self._parts)
-        self._show_steps(self._part_of)
+        self._empty = {entries[index].parameter: steps
+                       for index, steps in reference.get("empty", {}).items()}
+        self._show_steps([*self._part_of, *self._empty])
 
     def _check_state(self, state: dict) -> None:
         flat = self._flat()
         for index, values in state.items():
             missing = {*self._KEYS, *self._CONTENTS} - set(values)
-            if missing or "max_exp_avg_sq" in values:
+            # torch's SGD without momentum saves a momentum_buffer of None.
+            others = {name for name in _MOMENTS - set(self._CONTENTS)
+                      if values.get(name) is not None}
+            if missing or others or "max_exp_avg_sq" in values:
                 raise ArgumentError(f"the state of parameter {index} "
                                     + (f"lacks {', '.join(sorted(missing))}" if missing else
+                                       f"has {', '.join(sorted(others))}" if others else
                                        "is of amsgrad")
                                     + f"; nothing was loaded. Load the state of {self._RULE}.")
-            for name in self._CONTENTS:
+            steps = float(values.get("step", 1))
+            if not 0 <= steps <= _MOST_STEPS or steps != int(steps):
+                raise ArgumentError(f"step of parameter {index} is {steps}; nothing was loaded. A "
+                                    "state has a whole number from 0 on: it is damaged.")
+            for name in {*self._CONTENTS, *({"master"} & set(values))}:
+                if not isinstance(values[name], torch.Tensor):
+                    raise ArgumentError(f"{name} of parameter {index} is a "
+                                        f"{type(values[name]).__name__} and no tensor; nothing was "
+                                        "loaded. Load a whole state.")
                 if values[name].shape != flat[index].shape:
                     raise ArgumentError(f"{name} of parameter {index} has the shape "
                                         f"{tuple(values[name].shape)}, and the parameter has "
@@ -293,10 +367,7 @@ class Offloaded(torch.optim.Optimizer):
             self._empty[parameter] = int(values.get("step", 1))
             self._show_steps([parameter])
             return
-        part = self._part_of.get(parameter)
-        if part is None:
-            raise Unsupported("there is state for a parameter that is frozen now; no state "
-                              "was loaded. Set requires_grad first, and load again.")
+        part = self._part_of[parameter]
         if parameter.dtype != torch.float32 and "master" in values:
             part.load(parameter, "master", local(values["master"]))
         for name, content in self._CONTENTS.items():

@@ -7,7 +7,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
 import torch
 
-from .._errors import Unsupported, WrongState
+from .._errors import ArgumentError, Unsupported, WrongState
 
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
@@ -28,7 +28,8 @@ def shaped_as(tensor: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
 
 
 class Entry(NamedTuple):
-    """A parameter of torch, and its place."""
+    """A parameter of torch, and its place when its state was made. It may move to another of
+    torch's param_groups later."""
 
     parameter: torch.Tensor
     name: str  # within its group
@@ -49,11 +50,28 @@ def check(parameter: torch.Tensor, name: str) -> None:
         found = f"has the dtype {parameter.dtype}"
     elif parameter.layout != torch.strided or type(parameter) is not torch.Tensor:
         found = f"is a {type(parameter).__name__} of layout {parameter.layout}"
+    elif any(stride == 0 and size > 1 for stride, size in zip(parameter.stride(), parameter.shape)):
+        found = "is expanded, so that several of its elements are one"
     if found is not None:
         raise Unsupported(
             f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
-            "float16 parameters on the CPU and on NVIDIA GPUs; the optimizer was not made. Give "
-            "this parameter to an optimizer of torch.optim.")
+            "float16 parameters on the CPU and on NVIDIA GPUs; nothing was updated. Give this "
+            "parameter to an optimizer of torch.optim.")
+
+
+def check_apart(entries: Iterable[Entry]) -> None:
+    """Raises ArgumentError for parameters with common elements: each has state of its own."""
+    ends: dict = {}
+    ranges = sorted(((str(entry.values.device), entry.values.data_ptr(), entry)
+                     for entry in entries if entry.values.is_contiguous()),
+                    key=lambda place: place[:2])
+    for device, first, entry in ranges:
+        end, other = ends.get(device, (0, None))
+        if first < end:
+            raise ArgumentError(f"parameters '{other.name}' and '{entry.name}' share memory, and "
+                                "each would be updated by itself; nothing was updated. Give the "
+                                "tensor that both are views of.")
+        ends[device] = (first + entry.values.nbytes, entry)
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,12 +90,20 @@ def memory_of(tensor: torch.Tensor) -> ctypes.Array:
 
 def gradient_of(entry: Entry, name: str) -> torch.Tensor:
     """Its gradient, row-major and of a dtype that the rules read."""
-    gradient = local(entry.parameter.grad)
-    if gradient.layout != torch.strided or gradient.dtype not in NAMES:
+    gradient, values = local(entry.parameter.grad), entry.values
+    if gradient.layout != torch.strided:
         raise Unsupported(
-            f"the gradient of '{name}' is of layout {gradient.layout} and dtype "
-            f"{gradient.dtype}, and headrace.torch takes dense ones of float32, bfloat16 "
-            "and float16; nothing was updated. Make it dense, such as with sparse=False.")
+            f"the gradient of '{name}' is of layout {gradient.layout}, and headrace.torch takes "
+            "dense ones; nothing was updated. Make it dense, such as with sparse=False.")
+    if gradient.dtype not in NAMES:
+        raise Unsupported(
+            f"the gradient of '{name}' has the dtype {gradient.dtype}, and headrace.torch takes "
+            "float32, bfloat16 and float16; nothing was updated. Convert it.")
+    if (gradient.shape, gradient.device) != (values.shape, values.device):
+        raise ArgumentError(
+            f"the gradient of '{name}' has the shape {tuple(gradient.shape)} on {gradient.device}, "
+            f"and the parameter {tuple(values.shape)} on {values.device}; nothing was updated. "
+            "Clear the gradients after a parameter has changed.")
     return row_major(gradient)
 
 
@@ -101,26 +127,29 @@ class Part:
     def name_of(self, parameter: torch.Tensor) -> str:
         return self._names[parameter]
 
-    def step(self, constants: Mapping[int, dict]) -> list:
-        """One update of the parameters that have a gradient; returns them. constants: of each
-        param_group, the fields of headrace_hyperparameters."""
-        self._refuse_other_forms()
-        due = [entry for entry in self.entries if entry.parameter.grad is not None]
+    def step(self, constants: Mapping[torch.Tensor, dict]) -> list:
+        """One update of the parameters that have a gradient and are neither frozen nor removed from
+        the optimizer; returns them. constants: of each parameter of the optimizer, the fields of
+        headrace_hyperparameters; those of a param_group are one object."""
+        self.refuse_other_forms()
+        due = [entry for entry in self.entries
+               if entry.parameter.grad is not None and entry.parameter.requires_grad
+               and entry.parameter in constants]
         if not due or not self._update(due, constants):
             return []
         return [entry.parameter for entry in due]
 
-    def _refuse_other_forms(self) -> None:
+    def refuse_other_forms(self) -> None:
         """An update would take bits of another dtype, or addresses of another device, for its
         own."""
         for parameter, form in self._forms.items():
             if _form_of(parameter) != form:
                 raise WrongState(
                     f"parameter '{self._names[parameter]}' is now {_words(_form_of(parameter))}, "
-                    f"and was {_words(form)} when its state was made; nothing was updated. Make a "
-                    "new optimizer after such a change.")
+                    f"and was {_words(form)} when its state was made; nothing was done. Make a new "
+                    "optimizer after such a change.")
 
-    def _update(self, due: list, constants: Mapping[int, dict]) -> bool:
+    def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
         """False: skipped, for a gradient is not finite."""
         raise NotImplementedError
 

@@ -38,7 +38,8 @@ class Adam(Offloaded):
                  config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
                  snapshots: Optional[str] = None) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
-                                  "weight_decay": weight_decay, "maximize": maximize},
+                                  "weight_decay": weight_decay, "maximize": maximize,
+                                  "decoupled_weight_decay": self._RULE == "adamw"},  # as torch's
                          nvme, config, snapshots)
 
     def _constants(self, group: Mapping[str, Any]) -> dict:

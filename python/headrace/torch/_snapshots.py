@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import uuid
 from typing import Any, Mapping, Optional, Sequence
 
@@ -28,7 +29,7 @@ class Snapshots:
     """Saves at most once between two steps: several calls of state_dict() share a snapshot."""
 
     def __init__(self, folder: Optional[str]) -> None:
-        self._folder = None if folder is None else os.path.abspath(folder)
+        self._folder = folder
         self._latest: Optional[dict] = None
 
     @property
@@ -38,28 +39,44 @@ class Snapshots:
     def outdate(self) -> None:
         self._latest = None
 
-    def save(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor]) -> dict:
+    def save(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str) -> dict:
         if self._latest is None or not os.path.isdir(self._latest["snapshot"]):
-            self._latest = self._saved(parts, flat)
+            self._latest = self._saved(parts, flat, rule)
         return dict(self._latest)
 
-    def _saved(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor]) -> dict:
+    def _saved(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str) -> dict:
         name = uuid.uuid4().hex
         path = os.path.join(str(self._folder), name)
         os.makedirs(path)
-        for number, part in enumerate(parts):
-            part.engine.save_checkpoint(_folder_of(path, number), trainer_state=name.encode())
+        try:
+            for number, part in enumerate(parts):
+                part.engine.save_checkpoint(_folder_of(path, number), trainer_state=name.encode())
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         indices = {parameter: index for index, parameter in enumerate(flat)}
-        return {"format": FORMAT, "id": name, "snapshot": path,
+        return {"format": FORMAT, "rule": rule, "id": name, "snapshot": path,
                 "parts": [[indices[entry.parameter] for entry in part.entries] for part in parts]}
 
 
-def check_reference(reference: Mapping[str, Any], parameters: int) -> None:
+def check_reference(reference: Any, parameters: int, rule: str) -> None:
     """Refuses what cannot be loaded, before anything changes."""
+    if not isinstance(reference, Mapping) or not {"format", "id", "snapshot",
+                                                  "parts"} <= set(reference):
+        raise ArgumentError(f"the state_dict has no whole reference under '{REFERENCE}'; nothing "
+                            "was loaded. Load what state_dict() has given.")
+    numbers = [index for part in reference["parts"] for index in part]
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers) \
+            or not all(reference["parts"]):
+        raise ArgumentError("the reference in the state_dict names parameters twice, or none; "
+                            "nothing was loaded. Load what state_dict() has given.")
+    if reference.get("rule", rule) != rule:
+        raise ArgumentError(f"the state_dict is of {reference['rule']}, and this optimizer of "
+                            f"{rule}; nothing was loaded. Load it into the same rule.")
     if reference["format"] != FORMAT:
         raise Unsupported(f"the state_dict has format {reference['format']}, and this headrace "
                           f"reads {FORMAT}; nothing was loaded. Install the newer headrace.")
-    if max((index for part in reference["parts"] for index in part), default=-1) >= parameters:
+    if max(numbers) >= parameters:
         raise ArgumentError(f"the state_dict is of more parameters than the {parameters} of this "
                             "optimizer; nothing was loaded. Load the state of the same model.")
     if not os.path.isdir(reference["snapshot"]):
