@@ -345,7 +345,7 @@ class Engine:
         for key, spec in specs:
             if not isinstance(spec.shape, (tuple, list)) or not isinstance(spec.dtype, str):
                 raise ArgumentError(f"parameter '{key}' is given as {parameters[key]!r}; nothing "
-                                    "was added. Give a tuple of sizes and a dtype: ((2, 3), \"f32\").")
+                                    "was added. Give sizes and a dtype: ((2, 3), \"f32\").")
         array = (_c.headrace_parameter_spec * max(1, len(specs)))()
         for entry, (key, spec) in zip(array, specs):
             self._fill_spec(entry, key, spec)
