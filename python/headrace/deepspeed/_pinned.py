@@ -2,6 +2,7 @@
 """DeepSpeed's pin_memory: tensors in locked pages of their own."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import mmap
@@ -29,7 +30,11 @@ def _lock(address: int, size: int) -> None:
 def new_tensor(elements: int, example: torch.Tensor) -> torch.Tensor:
     if elements == 0:
         return torch.empty(0, dtype=example.dtype)
-    pages = mmap.mmap(-1, elements * example.element_size())  # the tensor keeps them
+    # The tensor keeps them. Not shared, as would be Python's default: that memory has small pages.
+    pages = mmap.mmap(-1, elements * example.element_size(),
+                      flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
     tensor = torch.frombuffer(pages, dtype=example.dtype, count=elements)
     _lock(tensor.data_ptr(), len(pages))
     _sizes[tensor.data_ptr()] = len(pages)
