@@ -2,6 +2,7 @@
 """torch_test.py FOLDER [TEST...]: headrace.torch beside torch.optim. FOLDER lies on a drive. With
 HEADRACE_TEST_DEVICE=cuda, the models are on a GPU."""
 import copy
+import errno
 import io
 import itertools
 import math
@@ -667,6 +668,19 @@ class State(Case):
         self.assertEqual(len(mapped), 8)
         for reserved, needed in mapped:
             self.assertGreaterEqual(reserved, needed)
+
+    def test_that_has_no_room_is_an_error_that_names_the_folder(self):
+        for number, kind in (("ENOSPC", headrace.NoSpace), ("EIO", headrace.IoError)):
+            model = model_of()
+            optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+            train(model, optimizer, 1)
+            before = moments_of(optimizer)
+            error = OSError(getattr(errno, number), "the drive says so")
+            with unittest.mock.patch("os.posix_fallocate", side_effect=error):
+                with self.assertRaisesRegex(kind, self.folder.name + ".*as it was"):
+                    optimizer.state_dict()
+            self.assert_same(moments_of(optimizer), before)
+            optimizer.close()
 
     def test_is_torchs_own_in_both_directions(self):
         for source, target in ((self.adamw, torch.optim.AdamW), (torch.optim.AdamW, self.adamw)):

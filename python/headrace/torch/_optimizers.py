@@ -4,6 +4,7 @@ they came; each is updated by an engine, or in memory without one."""
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import tempfile
 from collections import Counter
@@ -11,8 +12,9 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from .._errors import ArgumentError, NoSpace, NoSuchFile, NotFinite, WrongState
+from .._errors import ArgumentError, IoError, NoSpace, NoSuchFile, NotFinite, WrongState
 from ._engine_part import EnginePart
+from ._given_state import by_number, check_groups, check_state
 from ._memory_part import MemoryPart
 from ._part import Entry, Part, check, check_apart, local, non_finite, shaped_as
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
@@ -24,11 +26,6 @@ _OF_A_TRAINER = {
     "gradient_accumulation_steps": "Call step() after several backward passes.",
     "optimizer": "Give its parameters to the optimizer.",
     "scheduler": "Use one of torch.optim.lr_scheduler."}
-# Of other rules.
-_MOMENTS = {"exp_avg", "exp_avg_sq", "momentum_buffer", "sum"}
-_MOST_STEPS = 1 << 48  # headrace_engine_set_step_count()
-
-
 def _whole_path(folder: Optional[str]) -> Optional[str]:
     return None if folder is None else os.path.abspath(os.path.expanduser(os.fspath(folder)))
 
@@ -262,7 +259,8 @@ class Offloaded(torch.optim.Optimizer):
             # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
             os.posix_fallocate(file.fileno(), 0, 4 * values.numel())
         except OSError as error:
-            kind = NoSuchFile if isinstance(error, FileNotFoundError) else NoSpace
+            kind = NoSuchFile if isinstance(error, FileNotFoundError) else \
+                NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else IoError
             raise kind(f"state_dict() needs {4 * values.numel()} bytes in {self._folder} for a "
                        f"tensor: {error.strerror}; the optimizer is as it was. Bring the folder "
                        "back, or free space there.", errno=error.errno) from error
@@ -275,11 +273,13 @@ class Offloaded(torch.optim.Optimizer):
         """Takes state_dict() and full_state_dict() of this class, or the state of torch's optimizer
         of the same rule. After an error in the load itself, there is no state, as before the first
         step."""
-        state, reference = self._state_in(state_dict), state_dict.get(REFERENCE)
-        self._check_groups(state_dict["param_groups"])
-        self._check_state(state)
+        flat, reference = self._flat(), state_dict.get(REFERENCE)
+        state = by_number(state_dict, len(flat))
+        check_groups(state_dict["param_groups"], self._options,
+                     self.defaults.get("decoupled_weight_decay"), self._RULE)
+        check_state(state, flat, self._KEYS, self._CONTENTS, self._RULE)
         if REFERENCE in state_dict:
-            check_reference(reference, len(self._flat()), self._RULE)
+            check_reference(reference, len(flat), self._RULE)
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         self._drop_parts()
         try:
@@ -292,31 +292,6 @@ class Offloaded(torch.optim.Optimizer):
             if hasattr(error, "add_note"):
                 error.add_note("This optimizer has no state now: load one, or it begins anew.")
             raise
-
-    def _check_groups(self, groups: list) -> None:
-        """What tells the rules apart is in the groups: AdamW's state has Adam's form."""
-        for group in groups:
-            missing = self._options - set(group)
-            decoupled = self.defaults.get("decoupled_weight_decay")
-            if missing or group.get("decoupled_weight_decay", decoupled) != decoupled:
-                what = f"lacks {', '.join(sorted(missing))}" if missing else \
-                    f"has decoupled_weight_decay={not decoupled}"
-                raise ArgumentError(f"a param_group of the state_dict {what}, so it is of another "
-                                    f"rule; nothing was loaded. Load the state of {self._RULE}.")
-
-    def _state_in(self, state_dict: Mapping[str, Any]) -> dict:
-        """By number of the parameter. Its groups say in which order it names them: with numbers, or
-        with names, as torch's distributed checkpoints do."""
-        keys = [key for group in state_dict["param_groups"] for key in group["params"]]
-        numbers = {key: number for number, key in enumerate(keys)}
-        unknown = [key for key in state_dict["state"] if key not in numbers]
-        if unknown or len(keys) != len(self._flat()):
-            what = f"has state of parameter {unknown[0]}, which is in none of its groups" \
-                if unknown else f"is of {len(keys)} parameters"
-            raise ArgumentError(f"the state_dict {what}, and this optimizer has "
-                                f"{len(self._flat())}; nothing was loaded. Load the state of the "
-                                "same model.")
-        return {numbers[key]: values for key, values in state_dict["state"].items()}
 
     def _load_state(self, state: Mapping[int, Any]) -> None:
         flat = self._flat()
@@ -333,34 +308,6 @@ class Offloaded(torch.optim.Optimizer):
         self._empty = {entries[index].parameter: steps
                        for index, steps in reference.get("empty", {}).items()}
         self._show_steps([*self._part_of, *self._empty])
-
-    def _check_state(self, state: dict) -> None:
-        flat = self._flat()
-        for index, values in state.items():
-            missing = {*self._KEYS, *self._CONTENTS} - set(values)
-            # torch's SGD without momentum saves a momentum_buffer of None.
-            others = {name for name in _MOMENTS - set(self._CONTENTS)
-                      if values.get(name) is not None}
-            if missing or others or "max_exp_avg_sq" in values:
-                raise ArgumentError(f"the state of parameter {index} "
-                                    + (f"lacks {', '.join(sorted(missing))}" if missing else
-                                       f"has {', '.join(sorted(others))}" if others else
-                                       "is of amsgrad")
-                                    + f"; nothing was loaded. Load the state of {self._RULE}.")
-            steps = float(values.get("step", 1))
-            if not 0 <= steps <= _MOST_STEPS or steps != int(steps):
-                raise ArgumentError(f"step of parameter {index} is {steps}; nothing was loaded. A "
-                                    "state has a whole number from 0 on: it is damaged.")
-            for name in {*self._CONTENTS, *({"master"} & set(values))}:
-                if not isinstance(values[name], torch.Tensor):
-                    raise ArgumentError(f"{name} of parameter {index} is a "
-                                        f"{type(values[name]).__name__} and no tensor; nothing was "
-                                        "loaded. Load a whole state.")
-                if values[name].shape != flat[index].shape:
-                    raise ArgumentError(f"{name} of parameter {index} has the shape "
-                                        f"{tuple(values[name].shape)}, and the parameter has "
-                                        f"{tuple(flat[index].shape)}; nothing was loaded. Load the "
-                                        "state of the same model.")
 
     def _load_one(self, parameter: torch.Tensor, values: Mapping[str, Any]) -> None:
         if local(parameter.detach()).numel() == 0:
