@@ -105,14 +105,21 @@ class FileIo:
         once there are `least` of them (None: all that were begun) or `timeout` seconds have
         passed."""
         end = None if timeout is None else time.monotonic() + timeout
-        with self._waiting:
-            wanted = self.pending if least is None else min(least, self.pending)
-            while True:
-                left = _POLL_SECONDS if end is None else min(_POLL_SECONDS, end - time.monotonic())
-                self._take(wanted - len(self._ended), max(left, 0.0))
-                if len(self._ended) >= wanted or end is not None and time.monotonic() >= end:
-                    found, self._ended = self._ended, []
-                    return found
+        if not self._waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return []  # another thread waits
+        try:
+            return self._wait_until(least, end)
+        finally:
+            self._waiting.release()
+
+    def _wait_until(self, least: Optional[int], end: Optional[float]) -> list:
+        wanted = self.pending if least is None else min(least, self.pending)
+        while True:
+            left = _POLL_SECONDS if end is None else min(_POLL_SECONDS, end - time.monotonic())
+            self._take(wanted - len(self._ended), max(left, 0.0))
+            if len(self._ended) >= wanted or end is not None and time.monotonic() >= end:
+                found, self._ended = self._ended, []
+                return found
 
     def finish(self) -> int:
         """Waits for all transfers, and gives their number. Raises the first error of theirs."""

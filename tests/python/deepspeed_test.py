@@ -128,6 +128,13 @@ class Files(InAFolder):
                 self.assertFalse(thread.is_alive())
         self.assertEqual(sum(returned), 40)
 
+    def test_are_not_waited_for_beyond_a_timeout_while_another_thread_waits(self):
+        with headrace.io.FileIo() as files, files._waiting:
+            files.write(self.path(), b"abc")
+            self.assertEqual(files.wait(timeout=0), [])
+            self.assertEqual(files.wait(timeout=0.01), [])
+        self.assertEqual(pathlib.Path(self.path()).read_bytes(), b"abc")
+
     def test_bad_arguments_start_nothing(self):
         with self.assertRaisesRegex(headrace.ArgumentError, "queue is 'aio'"):
             headrace.io.FileIo(queue="aio")

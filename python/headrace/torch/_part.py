@@ -90,7 +90,7 @@ def memory_of(tensor: torch.Tensor) -> ctypes.Array:
 
 def gradient_of(entry: Entry, name: str) -> torch.Tensor:
     """Its gradient, row-major and of a dtype that the rules read."""
-    gradient, values = local(entry.parameter.grad), entry.values
+    gradient, values = local(entry.parameter.grad), local(entry.parameter)
     if gradient.layout != torch.strided:
         raise Unsupported(
             f"the gradient of '{name}' is of layout {gradient.layout}, and headrace.torch takes "
