@@ -35,8 +35,9 @@
  *  8. Threads: different engines share nothing. For one engine:
  *     - Queries may run at any time except during registration, freeze and close. The queries are
  *       counts, names, facts, shapes, plan, stats, and all calls on a headrace_gathered.
- *     - headrace_engine_gather() and headrace_engine_add_gradient() may run on several threads at
- *       once. Besides each other, only queries may run at the same time.
+ *     - headrace_engine_gather(), headrace_engine_add_gradient() and
+ *       headrace_engine_lend_gradient() may run on several threads at once. Besides each other,
+ *       only queries may run at the same time.
  *     - Every other call may run only together with queries.
  *     A call made at any other time returns HEADRACE_WRONG_STATE and does nothing. So does
  *     headrace_engine_destroy() while any call runs.
@@ -355,6 +356,13 @@ headrace_code headrace_engine_expect_repeated_gradients(headrace_engine* engine,
                                                         headrace_error* error);
 headrace_code headrace_engine_keep_bound(headrace_engine* engine, headrace_group group,
                                          headrace_error* error);
+/* The group's gradients, or its f32 weights, stay in memory of the caller (headrace/engine.hpp,
+ * expect_lent_gradients() and expect_lent_weights()): the engine allocates none for them. For one
+ * rank whose device is the CPU. */
+headrace_code headrace_engine_expect_lent_gradients(headrace_engine* engine, headrace_group group,
+                                                    headrace_error* error);
+headrace_code headrace_engine_expect_lent_weights(headrace_engine* engine, headrace_group group,
+                                                  headrace_error* error);
 headrace_code headrace_engine_freeze(headrace_engine* engine, headrace_error* error);
 
 /* The registered groups and parameters. */
@@ -411,8 +419,14 @@ headrace_code headrace_engine_settings_json(headrace_engine* engine, char* buffe
 headrace_code headrace_engine_plan_json(headrace_engine* engine, char* buffer, size_t capacity,
                                         size_t* out_needed, headrace_error* error);
 
+/* Gives the address of a parameter's weights, row-major f32 values in host memory, of a group that
+ * lends them: before its load, and again whenever they have moved. The caller owns the memory.
+ * Load, store, step, the hashes and checkpoints read and write it. */
+headrace_code headrace_engine_lend_weights(headrace_engine* engine, headrace_parameter parameter,
+                                           void* values, headrace_error* error);
 /* Values. The function writes one whole parameter in its dtype, row-major, to `values`. This host
- * memory holds zeros beforehand, and belongs to the engine again when the function returns. */
+ * memory holds zeros beforehand, and belongs to the engine again when the function returns. If the
+ * group lends its weights, it is the lent memory, with the values that it has. */
 typedef headrace_code (*headrace_fill)(void* context, headrace_parameter parameter, void* values,
                                        size_t size_bytes);
 /* Calls `fill` for each parameter of the group, in order. After an error the group has no values
@@ -494,6 +508,11 @@ headrace_code headrace_gathered_release(headrace_gathered* gathered, headrace_er
 headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_parameter parameter,
                                            const void* gradient, headrace_dtype dtype,
                                            headrace_stream stream, headrace_error* error);
+/* The same for a group that lends its gradients. `gradient`, in host memory, must keep its values
+ * until the step or headrace_engine_discard_gradients() has returned. */
+headrace_code headrace_engine_lend_gradient(headrace_engine* engine, headrace_parameter parameter,
+                                            const void* gradient, headrace_dtype dtype,
+                                            headrace_error* error);
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
 /* Replaces the values of a set, before freeze or between steps. The next step uses the new ones. */
 headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,

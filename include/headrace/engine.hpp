@@ -151,6 +151,17 @@ class Engine {
   // budget is. Use it for the few parameters that belong to no block. If the device has memory of
   // its own, release such a group before step() and gather it again afterwards.
   void keep_bound(GroupId group);
+  // Declares that this group's gradients stay where the trainer has them: the engine allocates no
+  // memory for them, and they come by lend_gradient(). For one rank whose device is the CPU;
+  // freeze() rejects other engines, groups with repeated gradients, and Settings::update_mode
+  // kDefer.
+  void expect_lent_gradients(GroupId group);
+  // Declares that this group's weights stay where the trainer has them, at the addresses that
+  // lend_weights() gives. The engine keeps moments alone, and updates the weights in place. A value
+  // that the trainer writes between steps is the one that the next step updates. The group is never
+  // gathered. For trained f32 parameters; otherwise as expect_lent_gradients(), and not for durable
+  // engines.
+  void expect_lent_weights(GroupId group);
   // Makes the plan, and allocates exactly what the plan says: memory, threads and swap files. The
   // swap files are reserved in full, so that a lack of space shows up here. Collective.
   // Throws  kOutOfBudget with the plan's table, and the smallest change with which the plan would
@@ -188,6 +199,14 @@ class Engine {
   // most one range per parameter. So W ranks together read a model once, and not W times.
   void load(GroupId group, const Fill& fill);
   void load(GroupId group, const FillShard& fill);
+  // Gives the address of a parameter's weights (elements() values, row-major, in host memory), of a
+  // group that lends them: before the group's load(), and again whenever they have moved. The
+  // trainer owns the memory. The engine reads and writes it in load(), store(), step(), the hashes
+  // and checkpoints, and at no other time. load() passes this memory to `fill`, which may leave the
+  // values as they are.
+  // Throws   kWrongState for a group without expect_lent_weights(). kInvalidArgument for an address
+  //          that is null or not aligned.
+  void lend_weights(ParameterId id, void* values);
   // Replaces one kind of content (weight, master or a moment) of one parameter; the inverse of
   // store(). Use it to resume a run, or to change values during one. Everything else stays as it
   // is, including the parameter's step count and gradient.
@@ -255,6 +274,10 @@ class Engine {
   // expect_repeated_gradients(), the engine rejects a second gradient for the same parameter, and
   // the error names the parameter.
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream = {});
+  // The same for a group with expect_lent_gradients(). The call reads the gradient, for the norm,
+  // and step() reads it again. Until that or discard_gradients() has returned, the memory must keep
+  // its values. Each gradient may have any dtype, and loses no bit.
+  void lend_gradient(ParameterId id, const void* gradient, DType dtype);
   void discard_gradients();
   // Replaces the values of a set, before or after freeze(), and checks them as
   // add_hyperparameters() does. The next step uses the new values. With several ranks, make the

@@ -269,6 +269,8 @@ class Engine:
         self._handle: Optional[int] = handle.value
         self._finalizer = weakref.finalize(self, _destroy, handle.value)
         self._known: dict[str, _Known] = {}
+        self._lent: dict[str, Any] = {}  # keeps the memory of lend_weights()
+        self._lent_gradients: list = []  # until the next step
         self._drain_log()
 
     # ---- life ----
@@ -395,11 +397,40 @@ class Engine:
     def keep_bound(self, group: Group) -> None:
         self._call("engine_keep_bound", group.index)
 
+    def expect_lent_gradients(self, group: Group) -> None:
+        """They stay where they are and come by lend_gradient(): the engine has no memory for them.
+        For engines on the CPU."""
+        self._call("engine_expect_lent_gradients", group.index)
+
+    def expect_lent_weights(self, group: Group) -> None:
+        """Its f32 weights stay in the arrays of lend_weights(), where step() updates them."""
+        self._call("engine_expect_lent_weights", group.index)
+
     def freeze(self) -> None:
         """Plans, and allocates exactly the plan."""
         self._call("engine_freeze")
 
     # ---- values ----
+    def lend_weights(self, name: str, values: Any) -> None:
+        """values: a writable row-major array of float32 with the parameter's shape, of a group that
+        lends its weights: before its load(), and again for another array. The engine keeps it."""
+        known = self.known(name)
+        view = _buffer_of(values, name)
+        if view.readonly or not view.c_contiguous or view.format.lstrip("@=<") != "f" \
+                or tuple(view.shape) != known.shape:
+            raise ArgumentError(f"{name}: the values have the format '{view.format}' and the shape "
+                                f"{tuple(view.shape)}{', are read-only' if view.readonly else ''}"
+                                f"{'' if view.c_contiguous else ', are not row-major'}, and "
+                                f"writable row-major float32 of shape {known.shape} are needed. "
+                                "Nothing was lent.")
+        kept = (ctypes.c_char * view.nbytes).from_buffer(values)
+        self.lend_weights_at(name, ctypes.addressof(kept))
+        self._lent[name] = kept
+
+    def lend_weights_at(self, name: str, address: int) -> None:
+        """The same with an address, whose memory the caller keeps."""
+        self._call("engine_lend_weights", self.known(name).index, address)
+
     def load(self, group: Group,
              values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
         """Gives a group its values: a dict of arrays, or a function that is called with each name
@@ -502,6 +533,21 @@ class Engine:
         kept = view if not view.readonly else bytearray(view)
         self.add_gradient_at(name, ctypes.addressof(ctypes.c_char.from_buffer(kept)), kind)
 
+    def lend_gradient(self, name: str, gradient: Any, dtype: Optional[str] = None) -> None:
+        """The same for a group that lends its gradients. Until step() has returned, leave the
+        array's values as they are."""
+        known = self.known(name)
+        kind = self._gradient_dtype(name, gradient, dtype)
+        elements = known.size_bytes // _SIZES[known.dtype]
+        view = _bytes_of(gradient, name, kind, elements * _SIZES[kind], known.shape)
+        kept = view if not view.readonly else bytearray(view)
+        self.lend_gradient_at(name, ctypes.addressof(ctypes.c_char.from_buffer(kept)), kind)
+        self._lent_gradients.append(kept)
+
+    def lend_gradient_at(self, name: str, address: int, kind: int) -> None:
+        """The same with an address, whose memory the caller keeps."""
+        self._call("engine_lend_gradient", self.known(name).index, address, kind)
+
     def _add_device_gradient(self, name: str, known: _Known, gradient: Any, dtype: Optional[str],
                              stream: int) -> None:
         found = getattr(gradient, "__cuda_array_interface__", None)
@@ -537,6 +583,7 @@ class Engine:
 
     def discard_gradients(self) -> None:
         self._call("engine_discard_gradients")
+        self._lent_gradients.clear()
 
     def step(self, learning_rate: float = 1e-3, *, gradient_scale: float = 1.0,
              max_norm: float = 0.0) -> StepResult:
@@ -544,6 +591,7 @@ class Engine:
                       gradient_scale=gradient_scale, max_norm=max_norm)
         result = new(_c.headrace_step_result)
         self._call("engine_step", ctypes.byref(options), ctypes.byref(result))
+        self._lent_gradients.clear()
         return StepResult(result.step, result.gradient_norm, result.clip_factor,
                           result.parameters_updated, result.parameters_left_alone,
                           bool(result.skipped), result.non_finite_gradients)

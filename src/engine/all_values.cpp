@@ -151,7 +151,7 @@ void AllValues::fill(std::uint32_t tile, const RangeSource& source) {
   for (const partition::Segment& segment : p_.partition.segments_of(p_.partition.tiles[tile]))
     given += segment.elements;
   if (given < at.elements) {
-    std::memset(at.weight, 0, at.elements * at.weight_bytes_per_element);
+    if (at.weight != nullptr) std::memset(at.weight, 0, at.elements * at.weight_bytes_per_element);
     tiles::initialise(at, at.weight, 0, at.elements);
   }
   each_range(tile, at, [&](const partition::Segment& segment, ValueRange range) {

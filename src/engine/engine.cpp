@@ -49,6 +49,12 @@ void Engine::set_frozen(ParameterId id, bool frozen) {
 void Engine::keep_bound(GroupId group) {
   core_->registry_before_freeze("keep_bound").group(group).keep_bound = true;
 }
+void Engine::expect_lent_gradients(GroupId group) {
+  core_->registry_before_freeze("expect_lent_gradients").group(group).lends_gradients = true;
+}
+void Engine::expect_lent_weights(GroupId group) {
+  core_->registry_before_freeze("expect_lent_weights").group(group).lends_weights = true;
+}
 void Engine::set_hyperparameters(HyperparameterSetId set, const Hyperparameters& values) {
   core_->set_hyperparameters(set, values);
 }
@@ -131,6 +137,12 @@ Gathered Engine::gather(GroupId group, Stream stream) {
 }
 void Engine::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
   core_->ready("add_gradient").stepper->add_gradient(id, gradient, dtype, stream);
+}
+void Engine::lend_gradient(ParameterId id, const void* gradient, DType dtype) {
+  core_->ready("lend_gradient").stepper->lend_gradient(id, gradient, dtype);
+}
+void Engine::lend_weights(ParameterId id, void* values) {
+  core_->ready("lend_weights").values->lend_weights(id, values);
 }
 void Engine::discard_gradients() { core_->ready("discard_gradients").gradients->discard(); }
 StepResult Engine::step(const StepOptions& options) {

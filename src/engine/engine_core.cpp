@@ -9,6 +9,7 @@
 #include "collective/call_rules.hpp"
 #include "collective/collective_self.hpp"
 #include "device/device_host.hpp"
+#include "engine/lending.hpp"
 #include "engine/startup.hpp"
 #include "headrace/error.hpp"
 #include "settings/key_table.hpp"
@@ -109,6 +110,7 @@ void EngineCore::freeze() {
     for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
       registry_.group({g}).repeated_gradients = true;
   }
+  engine::check_lending(inputs_, registry_);
   const ranks::LocalRanks local = ranks::find_local_ranks(*inputs_.collective);
   const std::string settings = settings::lines_of(inputs_.settings);
   std::vector<std::string> given = inputs_.settings.nvme_paths;

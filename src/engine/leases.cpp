@@ -22,7 +22,11 @@ void Leases::Wait::add(Clock::time_point began, Clock::time_point updated,
 }
 
 Gathered Leases::gather(GroupId group, Stream stream) {
-  p_.registry.group(group);
+  if (p_.registry.group(group).lends_weights) {
+    throw Error(Code::kWrongState, "gather: group '" + p_.registry.group(group).name +
+                                       "' lends its weights, so they are where lend_weights() "
+                                       "said. Read them there.");
+  }
   p_.values.require_whole(group, "gather");
   // Counted before it can fail: a request for the group predicts as much as a gather does.
   gathers_.fetch_add(1, std::memory_order_relaxed);

@@ -40,7 +40,8 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
       plan(std::move(planned)),
       ranks(*inputs.collective, registry),
       frames(plan.frame_bytes),
-      states(registry) {
+      states(registry),
+      lent(registry.parameters().size()) {
   counts.steps.resize(registry.parameters().size());
   counts.weight_changes.resize(registry.groups().size());
 }

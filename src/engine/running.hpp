@@ -53,6 +53,7 @@ struct Running {
   std::unique_ptr<Calls> calls;
   ValueStates states;
   Counts counts;
+  residency::Lent lent;
   std::unique_ptr<swap::CommitRing> ring;  // null, as the next: not durable
   std::unique_ptr<Epochs> epochs;
   std::unique_ptr<Leases> leases;

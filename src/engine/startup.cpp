@@ -121,7 +121,8 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          partition.sections.size() * sizeof(residency::SectionPlan) + sizeof(Calls) +
          sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
          ValueStates::bookkeeping_bytes(registry_) + Counts::bookkeeping_bytes(registry_) +
-         Leases::bookkeeping_bytes(registry_.groups().size());
+         Leases::bookkeeping_bytes(registry_.groups().size()) +
+         residency::Lent::bookkeeping_bytes(registry_.parameters().size());
 }
 
 std::uint64_t Startup::commit_bytes(const Partition& partition) const {
@@ -138,7 +139,8 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   residency::PlanInputs inputs;
   inputs.partition = &partition;
   for (const partition::RegisteredGroup& group : registry_.groups()) {
-    inputs.groups.push_back({group.repeated_gradients, group.keep_bound});
+    inputs.groups.push_back(
+        {group.repeated_gradients, group.keep_bound, group.lends_gradients, group.lends_weights});
   }
   inputs.settings = in_.settings;
   if (in_.settings.update_on == UpdateOn::kAuto && device::updates_of(*in_.device) == nullptr)
@@ -335,21 +337,21 @@ void Startup::make_places(Running& r) {
 void Startup::make_tiles(Running& r) {
   make_places(r);
   r.tiles = std::make_unique<tiles::TileStore>(
-      tiles::TileStore::Parts{registry_, r.partition, r.plan, in_.settings, *r.arena, *r.workers,
-                              *r.places, r.swap.get(), r.trace.get()});
+      tiles::TileStore::Parts{registry_, r.partition, r.plan, r.lent, in_.settings, *r.arena,
+                              *r.workers, *r.places, r.swap.get(), r.trace.get()});
   r.pending = std::make_unique<tiles::PendingUpdates>(r.partition, r.plan);
   r.gather_slots = std::make_unique<tiles::GatherSlots>(
       tiles::GatherSlots::Parts{registry_, r.partition, r.plan, in_.settings.prefetch_groups,
                                 *r.arena, *r.tiles, *r.pending, *in_.device, *r.conductor});
   // Its calls come later than anything that is made here.
   r.gradients = std::make_unique<ranks::Gradients>(
-      ranks::GradientParts{registry_, r.partition, r.plan, *r.arena, *in_.device, r.ranks,
+      ranks::GradientParts{registry_, r.partition, r.plan, r.lent, *r.arena, *in_.device, r.ranks,
                            [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
-      r.partition, r.plan, r.gradients->sums(), *r.tiles, r.gather_slots->hand_overs(), *r.pending,
-      r.device_updates.get(), r.workers->threads(), r.trace.get(), failure_.interrupted(),
-      kernels::kernels_of(kernels::choose_instruction_set()).update,
+      r.partition, r.plan, r.gradients->sums(), r.lent, *r.tiles, r.gather_slots->hand_overs(),
+      *r.pending, r.device_updates.get(), r.workers->threads(), r.trace.get(),
+      failure_.interrupted(), kernels::kernels_of(kernels::choose_instruction_set()).update,
       [&in = in_](const tiles::UpdatePlace& place) { say_update_place(in, place); },
       [&r, &failure = failure_](const std::exception_ptr& error) {
         return deferred_failure(r, failure, error);
@@ -364,11 +366,23 @@ void Startup::make_calls(Running& r) {
   r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
                                                     *r.calls, r.states, r.ranks, *r.gradients,
                                                     *r.tiles, *r.gather_slots, *r.pending});
-  const Values::Parts of_values{
-      registry_, in_.settings,    r.partition,    r.plan,
-      *r.arena,  failure_,        *r.calls,       *r.leases,
-      r.states,  r.counts,        r.ranks,        *r.gradients,
-      *r.tiles,  *r.gather_slots, r.epochs.get(), /*staged=*/!in_.device->shares_host_memory()};
+  const Values::Parts of_values{registry_,
+                                in_.settings,
+                                r.partition,
+                                r.plan,
+                                *r.arena,
+                                failure_,
+                                *r.calls,
+                                *r.leases,
+                                r.states,
+                                r.counts,
+                                r.lent,
+                                r.ranks,
+                                *r.gradients,
+                                *r.tiles,
+                                *r.gather_slots,
+                                r.epochs.get(),
+                                /*staged=*/!in_.device->shares_host_memory()};
   r.values = std::make_unique<Values>(of_values);
   r.all_values = std::make_unique<AllValues>(of_values, *r.values);
   r.stepper = std::make_unique<Stepper>(

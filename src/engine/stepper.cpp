@@ -11,13 +11,32 @@
 #include "optimizer_cpu/hyperparameter_checks.hpp"
 
 namespace headrace::engine {
-void Stepper::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+const partition::RegisteredParameter& Stepper::require_taken(const char* call, ParameterId id,
+                                                             const void* gradient,
+                                                             bool lends) const {
   const partition::RegisteredParameter& parameter = p_.registry.parameter(id);
-  if (gradient == nullptr) {
-    throw Error(Code::kInvalidArgument,
-                "add_gradient of '" + parameter.full_name + "': a null pointer");
-  }
-  refuse_frozen(p_.registry, id, "add_gradient", "takes no gradient");
+  const std::string what = std::string(call) + " of '" + parameter.full_name + "': ";
+  if (gradient == nullptr) throw Error(Code::kInvalidArgument, what + "a null pointer");
+  refuse_frozen(p_.registry, id, call, "takes no gradient");
+  const partition::RegisteredGroup& group = p_.registry.group(parameter.group);
+  if (group.lends_gradients == lends) return parameter;
+  throw Error(Code::kWrongState,
+              what + "group '" + group.name +
+                  (lends ? "' was not announced as one that lends its gradients; nothing was "
+                           "taken. Call add_gradient(), or expect_lent_gradients() before freeze()."
+                         : "' lends its gradients, so the engine has no memory for them; nothing "
+                           "was taken. Call lend_gradient()."));
+}
+
+void Stepper::lend_gradient(ParameterId id, const void* gradient, DType dtype) {
+  const auto& parameter = require_taken("lend_gradient", id, gradient, /*lends=*/true);
+  const auto span = p_.calls.span("lend_gradient", parameter.group.index,
+                                  parameter.spec.elements() * size_bytes(dtype));
+  p_.gradients.lend(id, gradient, dtype);
+}
+
+void Stepper::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
+  const auto& parameter = require_taken("add_gradient", id, gradient, /*lends=*/false);
   const auto span = p_.calls.span("add_gradient", parameter.group.index,
                                   parameter.spec.elements() * size_bytes(dtype));
   p_.gradients.add(id, gradient, dtype, stream);

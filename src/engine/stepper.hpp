@@ -37,6 +37,7 @@ class Stepper {
   explicit Stepper(const Parts& parts) : p_(parts) {}
 
   void add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  void lend_gradient(ParameterId id, const void* gradient, DType dtype);
   StepResult step(const StepOptions& options);
   // If a step failed here after the ranks had agreed on it, and changed nothing, this rank alone
   // repeats it. (A failed engine informs the other ranks.) Throws kWrongState if `call` would
@@ -45,6 +46,10 @@ class Stepper {
   void set_step_count(ParameterId id, std::uint64_t steps);
 
  private:
+  // `lends`: the way in which a gradient comes. Its parameter is trained, its group takes such
+  // gradients, and the pointer is not null; or throws.
+  const partition::RegisteredParameter& require_taken(const char* call, ParameterId id,
+                                                      const void* gradient, bool lends) const;
   void warn_of_unused_clipping(const StepOptions& options);
   void warn_of_no_gradients(const StepResult& result);
   // Handles a gradient that is not finite, as the setting says.

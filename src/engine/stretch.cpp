@@ -9,9 +9,7 @@
 namespace headrace::engine {
 using optimizer_cpu::MasterKind;
 
-std::byte* Stretch::weight() const noexcept {
-  return at.weight + first * at.weight_bytes_per_element;
-}
+std::byte* Stretch::weight() const noexcept { return at.weight_at(first); }
 
 std::byte* Stretch::master() const noexcept {
   return at.master == nullptr ? nullptr : at.master + first * master_bytes(at.kind);

@@ -18,16 +18,15 @@ Values::Values(const Parts& parts)
     : p_(parts), contents_{p_.registry, p_.settings}, held_(p_.tiles) {}
 
 void Values::load(GroupId group, const Fill& fill) {
-  load_with(group, [&](ParameterId id, std::byte* section_values) {
+  load_with(group, [&](ParameterId id, std::byte* values) {
     const partition::Parameter& parameter = p_.partition.parameters[id.index];
-    const std::uint64_t element_bytes = size_bytes(p_.partition.sections[parameter.section].dtype);
-    fill(id, {section_values + parameter.first_element * element_bytes,
-              parameter.elements * element_bytes});
+    fill(id,
+         {values, parameter.elements * size_bytes(p_.partition.sections[parameter.section].dtype)});
   });
 }
 
 void Values::load(GroupId group, const FillShard& fill) {
-  load_with(group, [&](ParameterId id, std::byte* section_values) {
+  load_with(group, [&](ParameterId id, std::byte* values) {
     const partition::Parameter& parameter = p_.partition.parameters[id.index];
     const partition::Section& section = p_.partition.sections[parameter.section];
     const std::uint64_t shard = p_.partition.shard_first_element(section);
@@ -36,8 +35,8 @@ void Values::load(GroupId group, const FillShard& fill) {
         std::min(parameter.first_element + parameter.elements, shard + section.shard_elements);
     if (first >= end) return;
     const std::uint64_t element_bytes = size_bytes(section.dtype);
-    fill(id, first - parameter.first_element,
-         {section_values + first * element_bytes, (end - first) * element_bytes});
+    const std::uint64_t in_parameter = first - parameter.first_element;
+    fill(id, in_parameter, {values + in_parameter * element_bytes, (end - first) * element_bytes});
   });
 }
 
@@ -46,10 +45,22 @@ void Values::finish_step(const char* call) {
   if (p_.epochs != nullptr) p_.epochs->settle_for_load();
 }
 
+void Values::require_lent(GroupId group) const {
+  for (const ParameterId id : p_.registry.group(group).parameters) {
+    if (p_.lent.weights[id.index] != nullptr) continue;
+    throw Error(Code::kWrongState,
+                "load: the weights of '" + p_.registry.parameter(id).full_name +
+                    "' were not lent, and nothing was loaded. Call lend_weights() for each "
+                    "parameter of group '" +
+                    p_.registry.group(group).name + "' first.");
+  }
+}
+
 // A group's values are put together in one piece of memory, and written tile by tile from there:
 // in their resident places, in an empty gather slot, or in host memory where slots are a device's.
+// Those that are lent are written where they are.
 void Values::load_with(GroupId group, const WriteParameter& write) {
-  p_.registry.group(group);
+  if (p_.registry.group(group).lends_weights) require_lent(group);
   p_.leases.refuse_any_in_slot("load");
   finish_step("load");
   const bool in_place = p_.plan.group_in_place[group.index];
@@ -80,12 +91,18 @@ void Values::fill_sections(GroupId group, const WriteParameter& write, std::byte
     return in_place ? const_cast<std::byte*>(p_.tiles.resident_weight(s))
                     : joined + p_.plan.sections[s].joined_offset_bytes;
   };
+  const bool lends = p_.registry.group(group).lends_weights;
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
-    std::memset(section_values(s), 0, section.buffer_elements * size_bytes(section.dtype));
+    if (!lends)
+      std::memset(section_values(s), 0, section.buffer_elements * size_bytes(section.dtype));
   }
+  const auto values_of = [&](const partition::Parameter& parameter) {
+    return section_values(parameter.section) +
+           parameter.first_element * size_bytes(p_.partition.sections[parameter.section].dtype);
+  };
   for (const ParameterId id : p_.registry.group(group).parameters) {
-    write(id, section_values(p_.partition.parameters[id.index].section));
+    write(id, lends ? p_.lent.weights[id.index] : values_of(p_.partition.parameters[id.index]));
     p_.counts.steps[id.index] = 0;
   }
 }
@@ -121,9 +138,29 @@ async::Task<> Values::write_tile(std::uint32_t tile, const std::byte* weight) {
   const auto view = p_.tiles.view(tile, slot ? slot.bytes() : std::span<std::byte>{});
   TilePass pass;
   p_.tiles.prepare(pass, tile, view, tiles::kWholeTile, true);
+  pass.initialises = true;
   pass.initial_weight = weight;
   co_await p_.tiles.run(pass, tile);
   co_await p_.tiles.write(tile, view, tiles::kWholeTile);
+}
+
+void Values::lend_weights(ParameterId id, void* values) {
+  const partition::RegisteredParameter& parameter = p_.registry.parameter(id);
+  const std::string call = "lend_weights of '" + parameter.full_name + "'";
+  if (!p_.registry.group(parameter.group).lends_weights) {
+    throw Error(Code::kWrongState,
+                call +
+                    ": the engine keeps this group's weights itself; nothing was changed. Call "
+                    "expect_lent_weights() for group '" +
+                    p_.registry.group(parameter.group).name + "' before freeze().");
+  }
+  if (values == nullptr || reinterpret_cast<std::uintptr_t>(values) % alignof(float) != 0) {
+    throw Error(Code::kInvalidArgument,
+                call + ": the address " + (values == nullptr ? "is null" : "is not a float's") +
+                    "; nothing was changed. Give contiguous float32 values in host memory.");
+  }
+  p_.lent.weights[id.index] = static_cast<std::byte*>(values);
+  ++p_.counts.weight_changes[parameter.group.index];
 }
 
 Values::Part Values::part_of(ParameterId id, std::uint32_t tile) const {

@@ -33,6 +33,7 @@ class Values {
     Leases& leases;
     ValueStates& states;
     Counts& counts;
+    residency::Lent& lent;
     ranks::RankCalls& ranks;
     ranks::Gradients& gradients;
     tiles::TileStore& tiles;
@@ -45,6 +46,7 @@ class Values {
   void load(GroupId group, const Fill& fill);
   void load(GroupId group, const FillShard& fill);
   void load(ParameterId id, Content content, const Source& source);
+  void lend_weights(ParameterId id, void* values);
   void store(ParameterId id, Content content, const Sink& sink, const char* call = "store");
   std::string hash_parameters();
   std::string hash_optimizer_state();
@@ -62,9 +64,10 @@ class Values {
     std::uint64_t first_element = 0;  // in the parameter
   };
   Part part_of(ParameterId id, std::uint32_t tile) const;
-  // Called for each parameter of a group, with the place of its values in memory.
+  // Called for each parameter of a group, with the place of its first value in memory.
   using WriteParameter = std::function<void(ParameterId, std::byte*)>;
   void load_with(GroupId group, const WriteParameter& write);
+  void require_lent(GroupId group) const;
   void fill_sections(GroupId group, const WriteParameter& write, std::byte* joined);
   async::Task<> write_group(GroupId group, const std::byte* values);
   async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);

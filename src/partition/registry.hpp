@@ -23,6 +23,7 @@ struct RegisteredGroup {
   std::vector<ParameterId> parameters;
   bool repeated_gradients = false;
   bool keep_bound = false;
+  bool lends_gradients = false, lends_weights = false;
 };
 
 // Throws headrace::Error kInvalidArgument / kNotFound naming group and parameter.

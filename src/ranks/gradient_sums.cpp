@@ -49,7 +49,8 @@ std::uint64_t GradientSums::bookkeeping_bytes(const partition::Partition& partit
 }
 
 const std::byte* GradientSums::of_section(std::uint32_t section) const {
-  return p_.arena.range(p_.plan.sections[section].gradient.offset_bytes, 0).data();
+  const residency::Range& sums = p_.plan.sections[section].gradient;
+  return sums.size_bytes == 0 ? nullptr : p_.arena.range(sums.offset_bytes, 0).data();
 }
 
 void GradientSums::add(ParameterId id, const void* source, DType source_dtype, std::uint64_t first,
@@ -71,6 +72,18 @@ void GradientSums::add(ParameterId id, const void* source, DType source_dtype, s
   work.first_piece_elements = kBlockElements - first % kBlockElements;
   work.piece_elements = kBlockElements;
   p_.device.accumulate(stream, work);
+}
+
+void GradientSums::measure(ParameterId id, const void* gradient, DType dtype) {
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  Accumulation work;
+  work.source = gradient;
+  work.source_dtype = dtype;
+  work.elements = parameter.elements;
+  work.pieces = &pieces_[parameter.first_piece];
+  work.first_piece_elements = kBlockElements - parameter.first_element % kBlockElements;
+  work.piece_elements = kBlockElements;
+  kernels::accumulate_on_host(work);
 }
 
 void GradientSums::gather_pieces() {

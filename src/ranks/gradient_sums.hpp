@@ -14,6 +14,7 @@
 #include "partition/registry.hpp"
 #include "pinned/arena.hpp"
 #include "ranks/rank_calls.hpp"
+#include "residency/lent.hpp"
 #include "residency/plan.hpp"
 
 namespace headrace::ranks {
@@ -30,6 +31,7 @@ struct GradientParts {
   const partition::Registry& registry;
   const partition::Partition& partition;
   const residency::Plan& plan;
+  residency::Lent& lent;
   pinned::Arena& arena;
   Device& device;
   RankCalls& ranks;
@@ -46,6 +48,8 @@ class GradientSums {
   // its slab; `source` is their first one. `overwrite`: the slab holds nothing of this step there.
   void add(ParameterId id, const void* source, DType source_dtype, std::uint64_t first,
            std::uint64_t elements, bool overwrite, Stream stream);
+  // Of a whole gradient in host memory, which stays there.
+  void measure(ParameterId id, const void* gradient, DType dtype);
   // The parameter has a gradient on some rank.
   void note(ParameterId id) noexcept { received_[id.index] = 1; }
   // Collective. The device has made all additions.
@@ -53,7 +57,7 @@ class GradientSums {
   void clear();
 
   const std::uint8_t* received() const noexcept { return received_.data(); }  // per parameter
-  const std::byte* of_section(std::uint32_t section) const;
+  const std::byte* of_section(std::uint32_t section) const;  // null if they are lent
 
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
 

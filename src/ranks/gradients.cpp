@@ -80,6 +80,26 @@ void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream st
   count_arrival(id, stream);
 }
 
+void Gradients::refuse_second_loan(ParameterId id) const {
+  if (arrivals_[id.index] == 0) return;
+  throw Error(Code::kWrongState,
+              "lend_gradient: a second gradient of '" + p_.registry.parameter(id).full_name +
+                  "' was lent before step(); the first one stands. Lend the sum of both, or call "
+                  "discard_gradients() before.");
+}
+
+void Gradients::lend(ParameterId id, const void* gradient, DType dtype) {
+  const std::lock_guard one_parameter(stripes_[id.index % stripes_.size()]);
+  {
+    const std::lock_guard lock(mutex_);
+    refuse_second_loan(id);
+  }
+  sums_.measure(id, gradient, dtype);
+  p_.lent.gradients[id.index] = {static_cast<const std::byte*>(gradient), dtype};
+  const std::lock_guard lock(mutex_);
+  count_arrival(id, {});
+}
+
 // Only what the device has taken counts: a call that threw leaves no trace.
 void Gradients::count_arrival(ParameterId id, Stream stream) {
   totals_.reset();
@@ -148,6 +168,7 @@ void Gradients::forget() {
   totals_.reset();
   std::ranges::fill(arrivals_, 0);
   sums_.clear();
+  std::ranges::fill(p_.lent.gradients, residency::LentGradient{});
   if (bucket_) bucket_->forget();
 }
 }  // namespace headrace::ranks

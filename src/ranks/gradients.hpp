@@ -22,6 +22,8 @@ class Gradients {
 
   // For trainer threads, several at once. Throws kWrongState for an undeclared second gradient.
   void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  // The same, of a group that lends them, with one rank.
+  void lend(ParameterId id, const void* gradient, DType dtype);
   // Trainer thread, collective: reduces what is in the bucket, waits for everything queued, and
   // agrees with the ranks on the parameters that have a gradient.
   GradientTotals finish(const StepTerms& terms);
@@ -53,6 +55,7 @@ class Gradients {
   void count_arrival(ParameterId id, Stream stream);
   void remember_stream(Stream stream);
   void refuse_undeclared_repeat(ParameterId id) const;
+  void refuse_second_loan(ParameterId id) const;
 
   const GradientParts p_;
   GradientSums sums_{p_};

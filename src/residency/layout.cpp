@@ -58,6 +58,7 @@ void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes
 
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
+constexpr const char* kTrainersMemory = "host (yours)";
 // The bytes that ranks take from each other at a time.
 constexpr std::uint64_t kExchangeBytes = 32 * base::kMiB;
 // Of an update on the device: one chunk comes back while one is updated and one goes there, each
@@ -90,7 +91,7 @@ class Layout {
     if (in_.settings.background_save_bytes_per_second > 0) add_background_save();
     plan_.registration_bytes = in_.registration_bytes;
     plan_.commit_every = in_.durable() ? in_.settings.durable_every : 0;
-    add_row("gradients in the trainer's hands", "host (yours)", groups.largest_gradients);
+    add_row("gradients in the trainer's hands", kTrainersMemory, groups.largest_gradients);
     add_what_is_not_cut();
     sum_up();
     return std::move(plan_);
@@ -143,9 +144,14 @@ void Layout::add_weights() {
   for (std::size_t s = 0; s < part_.sections.size(); ++s) {
     const Section& section = part_.sections[s];
     SectionPlan& out = plan_.sections[s];
+    const std::uint64_t bytes = section.shard_elements * size_bytes(section.dtype);
     out.weight = choice_.weight_resident[section.group] ? Tier::kHost : Tier::kNvme;
-    if (out.weight == Tier::kHost)
-      out.resident_weight = take(section.shard_elements * size_bytes(section.dtype), "parameters");
+    out.lends_weights = in_.groups[section.group].lends_weights;
+    if (out.lends_weights) {
+      add_row("parameters that are lent", kTrainersMemory, bytes);
+    } else if (out.weight == Tier::kHost) {
+      out.resident_weight = take(bytes, "parameters");
+    }
   }
 }
 
@@ -156,7 +162,12 @@ void Layout::add_gradients() {
     SectionPlan& out = plan_.sections[s];
     const bool sums = part_.world_size > 1 || in_.groups[section.group].repeated_gradients;
     out.gradient_dtype = sums ? DType::kF32 : section.dtype;
-    out.gradient = take(section.shard_elements * size_bytes(out.gradient_dtype), "gradients");
+    const std::uint64_t bytes = section.shard_elements * size_bytes(out.gradient_dtype);
+    if (in_.groups[section.group].lends_gradients) {
+      add_row("gradients that are lent", kTrainersMemory, bytes);
+    } else {
+      out.gradient = take(bytes, "gradients");
+    }
   }
 }
 
@@ -187,7 +198,7 @@ Layout::Groups Layout::measure_groups() {
       if (section.frozen) continue;
       bucket += align_up(section.buffer_elements * size_bytes(plan_.sections[s].gradient_dtype),
                          kIoAlignment);
-      gradients += section.elements * size_bytes(section.dtype);
+      if (!in_.groups[g].lends_gradients) gradients += section.elements * size_bytes(section.dtype);
     }
     plan_.group_bytes[g] = bytes;
     plan_.group_in_place[g] =
@@ -301,7 +312,7 @@ void Layout::sum_up() {
   for (const PlanRow& row : report.rows) {
     if (row.tier == "host") report.host_bytes += row.bytes;
     if (row.tier == "device") report.device_bytes += row.bytes;
-    if (row.tier == "host (yours)") report.trainer_bytes += row.bytes;
+    if (row.tier == kTrainersMemory) report.trainer_bytes += row.bytes;
   }
 }
 }  // namespace

@@ -63,7 +63,7 @@ class Planner {
     choice_.record_resident.assign(part_.tiles.size(), s.offload_optimizer != OffloadDevice::kNvme);
     const bool resident = s.offload_parameters != OffloadDevice::kNvme;
     for (const GroupTraits& group : in_.groups)
-      choice_.weight_resident.push_back(resident || group.keep_bound);
+      choice_.weight_resident.push_back(resident || group.weights_stay());
   }
 
   // With nothing resident and one slot of each kind; or, as slots may be larger than what they save

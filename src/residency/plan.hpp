@@ -27,6 +27,10 @@ namespace headrace::residency {
 struct GroupTraits {
   bool repeated_gradients = false;  // gradients are summed in f32
   bool keep_bound = false;          // on the device from freeze to close
+  bool lends_gradients = false;     // they stay in the trainer's memory
+  bool lends_weights = false;
+  // Whether the plan has no choice but to leave its weights in memory.
+  bool weights_stay() const noexcept { return keep_bound || lends_weights; }
 };
 
 // A path that the plan may store to.
@@ -81,7 +85,8 @@ inline constexpr std::uint64_t kDeviceAlignment = 256;
 
 struct SectionPlan {
   Tier weight = Tier::kHost;              // where this rank's shard is
-  Range resident_weight;                  // if kHost
+  Range resident_weight;                  // if kHost, and not lent
+  bool lends_weights = false;             // in host memory of the trainer
   std::uint64_t joined_offset_bytes = 0;  // position of its group's joined sections
   DType gradient_dtype = DType::kF32;
   Range gradient;  // this rank's shard

@@ -41,7 +41,7 @@ std::string more_on_nvme(const PlanInputs& in, Choice choice, std::uint64_t smal
   const bool state = in.settings.offload_optimizer != OffloadDevice::kNvme;
   const bool parameters = in.settings.offload_parameters != OffloadDevice::kNvme;
   for (std::size_t g = 0; g < choice.weight_resident.size(); ++g) {
-    if (parameters) choice.weight_resident[g] = in.groups[g].keep_bound;
+    if (parameters) choice.weight_resident[g] = in.groups[g].weights_stay();
   }
   if (state) choice.record_resident.assign(choice.record_resident.size(), false);
   const std::uint64_t bytes = lay_out(in, choice).report.host_bytes;

@@ -17,8 +17,13 @@ bool weights_on_nvme(const Plan& plan) {
 
 // kAuto defers where that overlaps something. With weights on NVMe: if there is a second gather
 // slot for the next group. Without: if records are on NVMe, the device has memory of its own to
-// copy weights to, or there are several ranks. Otherwise the update would only come later.
+// copy weights to, or there are several ranks. Otherwise the update would only come later. What is
+// lent is in the trainer's hands again when step() has returned.
 bool is_deferred(const Plan& plan, const PlanInputs& in) {
+  const auto lends = [](const GroupTraits& one) {
+    return one.lends_gradients || one.lends_weights;
+  };
+  if (std::ranges::any_of(in.groups, lends)) return false;
   if (in.settings.update_mode != UpdateMode::kAuto)
     return in.settings.update_mode == UpdateMode::kDefer;
   if (weights_on_nvme(plan)) return plan.gather_slots > 1;

@@ -107,11 +107,11 @@ void DeviceUpdates::queue_chunk(const TileLayout& tile, const TileUpdate& update
   stream.copy(memory, host.gradient, count * size_bytes(host.gradient_dtype));
   there.gradient = memory;
   update.each(tile, first, count,
-              [&](std::uint64_t begin, std::uint64_t elements, std::uint64_t in_parameter,
-                  const UpdateStep& step) {
+              [&](std::uint64_t begin, std::uint64_t elements, std::uint32_t parameter,
+                  std::uint64_t in_parameter) {
                 UpdateSpan part = part_of(there, begin - first, elements);
                 part.first_element = in_parameter;
-                updates_->update(stream.get(), part, step);
+                updates_->update(stream.get(), part, update.steps[parameter]);
               });
   for (const Array& array : std::span(state.of, state.count))
     stream.copy(array.host, array.device, array.bytes);

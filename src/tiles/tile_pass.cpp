@@ -35,18 +35,41 @@ optimizer_cpu::StoredMoment TileLayout::stored_moment(std::uint32_t which,
           .scale = span.moment_scale[which]};
 }
 
+std::byte* TileLayout::weight_at(std::uint64_t first) const noexcept {
+  if (lent == nullptr) return weight + first * weight_bytes_per_element;
+  const partition::Segment& segment = *std::ranges::find_if(
+      segments, [&](const auto& one) { return first - one.first_element < one.elements; });
+  const std::uint64_t in_parameter =
+      first_element + first - parameters[segment.parameter].first_element;
+  return lent->weights[segment.parameter] + in_parameter * weight_bytes_per_element;
+}
+
 optimizer_cpu::UpdateSpan TileUpdate::span_of(const TileLayout& tile, std::uint64_t first,
                                               std::uint64_t count) const noexcept {
   optimizer_cpu::UpdateSpan span = tile.span_of(first, count);
   span.gradient_dtype = gradient_dtype;
-  span.gradient = gradient + first * size_bytes(gradient_dtype);
+  if (gradient != nullptr) span.gradient = gradient + first * size_bytes(gradient_dtype);
+  return span;
+}
+
+optimizer_cpu::UpdateSpan TileUpdate::span_of_parameter(const TileLayout& tile, std::uint64_t first,
+                                                        std::uint64_t count,
+                                                        std::uint32_t parameter,
+                                                        std::uint64_t in_parameter) const noexcept {
+  optimizer_cpu::UpdateSpan span = span_of(tile, first, count);
+  span.first_element = in_parameter;
+  if (tile.lent != nullptr) span.weight = tile.weight_at(first);
+  if (gradient != nullptr) return span;
+  const residency::LentGradient& lent = lent_gradients[parameter];
+  span.gradient_dtype = lent.dtype;
+  span.gradient = lent.values + in_parameter * size_bytes(lent.dtype);
   return span;
 }
 
 void initialise(const TileLayout& tile, const std::byte* initial_weight, std::uint64_t first,
                 std::uint64_t count) noexcept {
   const std::uint64_t at = first * tile.weight_bytes_per_element;
-  if (tile.weight != initial_weight)
+  if (initial_weight != nullptr && tile.weight != initial_weight)
     std::memcpy(tile.weight + at, initial_weight + at, count * tile.weight_bytes_per_element);
   if (!tile.has_state) return;  // the weight alone
   optimizer_cpu::reset_state(tile.arithmetic, tile.span_of(first, count));
@@ -55,11 +78,10 @@ void initialise(const TileLayout& tile, const std::byte* initial_weight, std::ui
 void update(const TileLayout& tile, const TileUpdate& with, std::uint64_t first,
             std::uint64_t count) noexcept {
   with.each(tile, first, count,
-            [&](std::uint64_t begin, std::uint64_t elements, std::uint64_t in_parameter,
-                const optimizer_cpu::UpdateStep& step) {
-              optimizer_cpu::UpdateSpan span = with.span_of(tile, begin, elements);
-              span.first_element = in_parameter;
-              with.update(span, step);
+            [&](std::uint64_t begin, std::uint64_t elements, std::uint32_t parameter,
+                std::uint64_t in_parameter) {
+              with.update(with.span_of_parameter(tile, begin, elements, parameter, in_parameter),
+                          with.steps[parameter]);
             });
   if (with.weight_copy == nullptr) return;
   const std::uint64_t at = first * tile.weight_bytes_per_element;
@@ -109,7 +131,7 @@ void TilePass::run_chunk(void* context, std::uint64_t chunk) noexcept {
   const std::uint64_t first = chunk * base::kChunkElements;
   const std::uint64_t count = std::min(base::kChunkElements, pass.tile.elements - first);
   const auto began = std::chrono::steady_clock::now();
-  if (pass.initial_weight != nullptr) {
+  if (pass.initialises) {
     initialise(pass.tile, pass.initial_weight, first, count);
   } else {
     if (pass.verifies && !pass.verify(chunk)) return;

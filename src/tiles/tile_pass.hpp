@@ -15,6 +15,7 @@
 #include "optimizer_cpu/state_streams.hpp"
 #include "optimizer_cpu/update.hpp"
 #include "partition/partition.hpp"
+#include "residency/lent.hpp"
 #include "swap/record.hpp"
 
 namespace headrace::tiles {
@@ -23,8 +24,12 @@ struct TileLayout {
   std::uint64_t elements = 0;
   std::uint64_t first_element = 0;  // position of the tile in its section
   optimizer_cpu::MasterKind kind = optimizer_cpu::MasterKind::kSplitResidual;
-  std::byte* weight = nullptr;
+  std::byte* weight = nullptr;  // null if they are lent
   std::uint32_t weight_bytes_per_element = 2;
+  // If the trainer lends the weights: those of each segment lie in memory of their own.
+  const residency::Lent* lent = nullptr;
+  const partition::Parameter* parameters = nullptr;
+  std::span<const partition::Segment> segments;
   // For the record; false if the tile has no state, or the state is not part of this.
   bool has_state = false;
   optimizer_cpu::Arithmetic arithmetic = optimizer_cpu::Arithmetic::kAdam;
@@ -37,6 +42,8 @@ struct TileLayout {
   optimizer_cpu::UpdateSpan span_of(std::uint64_t first, std::uint64_t count) const noexcept;
   optimizer_cpu::StoredMoment stored_moment(std::uint32_t which,
                                             std::uint64_t first) const noexcept;
+  // The weight of element `first`, which is a parameter's, and of those after it in its segment.
+  std::byte* weight_at(std::uint64_t first) const noexcept;
 };
 
 // One stream of the tile: the weight, or a stream of its state.
@@ -58,12 +65,13 @@ struct TileUpdate {
   const std::uint8_t* received = nullptr;            // per parameter: whether it has a gradient
   const optimizer_cpu::UpdateStep* steps = nullptr;  // per parameter
   const partition::Parameter* parameters = nullptr;
-  const std::byte* gradient = nullptr;  // starts at the tile's first element
+  const std::byte* gradient = nullptr;  // starts at the tile's first element; null if lent
   DType gradient_dtype = DType::kBf16;
+  const residency::LentGradient* lent_gradients = nullptr;  // per parameter
   optimizer_cpu::UpdateFunction update = nullptr;
   std::byte* weight_copy = nullptr;  // a second place for the new weight, if any
 
-  // Calls visit(begin, count, first element in its parameter, step) for each stretch of elements
+  // Calls visit(begin, count, parameter, first element in it) for each stretch of elements
   // [first, first + count) of the tile that has a gradient.
   template <class Visit>
   void each(const TileLayout& tile, std::uint64_t first, std::uint64_t count, Visit visit) const {
@@ -73,25 +81,30 @@ struct TileUpdate {
       const std::uint64_t begin = std::max(first, segment.first_element);
       const std::uint64_t stop = std::min(end, segment.first_element + segment.elements);
       if (begin >= stop || received[segment.parameter] == 0) continue;
-      visit(begin, stop - begin,
-            tile.first_element + begin - parameters[segment.parameter].first_element,
-            steps[segment.parameter]);
+      visit(begin, stop - begin, segment.parameter,
+            tile.first_element + begin - parameters[segment.parameter].first_element);
     }
   }
-  // As TileLayout::span_of(), with the gradient.
+  // As TileLayout::span_of(), with the gradient, unless that is lent.
   optimizer_cpu::UpdateSpan span_of(const TileLayout& tile, std::uint64_t first,
                                     std::uint64_t count) const noexcept;
+  // Of one parameter, with what is lent.
+  optimizer_cpu::UpdateSpan span_of_parameter(const TileLayout& tile, std::uint64_t first,
+                                              std::uint64_t count, std::uint32_t parameter,
+                                              std::uint64_t in_parameter) const noexcept;
 };
 
-// For each chunk: verifies if asked, applies `update` or `initial_weight`, if any, and seals if
-// asked. A device updates between two passes, one that verifies and one that seals.
+// For each chunk: verifies, updates or initialises, and seals, each if asked. A device updates
+// between two passes, one that verifies and one that seals.
 struct TilePass {
   TileLayout tile;
   PassStream streams[1 + optimizer_cpu::kMaxStateStreams];
   std::uint32_t stream_count = 0;
   bool verifies = true, seals = true;  // false overrides the streams' flags
   const TileUpdate* update = nullptr;
-  // The first values: weights from here, moments zero, masters from the weights. Verifies nothing.
+  // Gives the first values: weights from `initial_weight`, unless they are lent, moments zero,
+  // masters from the weights. Verifies nothing.
+  bool initialises = false;
   const std::byte* initial_weight = nullptr;
 
   std::atomic<std::uint64_t>* busy_ns = nullptr;  // if not null, the time spent is added to it
@@ -112,7 +125,8 @@ struct TilePass {
   void seal(std::uint64_t chunk) noexcept;
 };
 
-// The parts of a pass other than checksums, for one chunk.
+// The parts of a pass other than checksums, for one chunk. Null as `initial_weight`: the weights
+// are there.
 void initialise(const TileLayout& tile, const std::byte* initial_weight, std::uint64_t first,
                 std::uint64_t count) noexcept;
 void update(const TileLayout& tile, const TileUpdate& with, std::uint64_t first,

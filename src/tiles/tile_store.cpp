@@ -55,7 +55,7 @@ TileView TileStore::view(std::uint32_t tile, std::span<std::byte> slot) const {
     view.weight = slot.data() + slot_used;
     view.weight_moves = true;
     slot_used += plan.weight_bytes;
-  } else {
+  } else if (!p_.plan.sections[cut.section].lends_weights) {
     const std::uint64_t element = cut.first_element - p_.partition.shard_first_element(section);
     view.weight =
         const_cast<std::byte*>(resident_weight(cut.section)) + element * size_bytes(section.dtype);
@@ -145,6 +145,11 @@ TileLayout TileStore::layout(std::uint32_t tile, TileView view, TileParts parts)
   if (parts.weight) {
     layout.weight = view.weight;
     layout.weight_bytes_per_element = size_bytes(dtype);
+    if (p_.plan.sections[cut.section].lends_weights) {
+      layout.lent = &p_.lent;
+      layout.parameters = p_.partition.parameters.data();
+      layout.segments = p_.partition.segments_of(cut);
+    }
   }
   if (!parts.record || is_frozen(tile)) return layout;
   const auto streams = optimizer_cpu::state_streams(p_.settings, dtype);
@@ -181,7 +186,7 @@ void TileStore::prepare_version(TilePass& pass, std::uint32_t tile, const Versio
     stream.verify_seed = swap::checksum_seed(identity(tile, version.generation), number);
     stream.seal_seed = swap::checksum_seed(identity(tile, version.sealed_generation), number);
   };
-  if (parts.weight) {
+  if (parts.weight && view.weight != nullptr) {
     add_stream(view.weight, size_bytes(dtype) * base::kScaleElements, version.weight_checksums,
                view.weight_moves, swap::kWeightStream);
   }

@@ -33,7 +33,7 @@ inline constexpr TileParts kWeightAlone{.weight = true};
 
 // The places of a tile's bytes during work on it.
 struct TileView {
-  std::byte* weight = nullptr;
+  std::byte* weight = nullptr;  // null if it is lent
   std::byte* record = nullptr;
   // Whether the work reads them from their extent first, and writes them there afterwards.
   bool weight_moves = false;
@@ -46,6 +46,7 @@ class TileStore {
     const partition::Registry& registry;
     const partition::Partition& partition;
     const residency::Plan& plan;
+    const residency::Lent& lent;
     const Settings& settings;
     pinned::Arena& arena;
     async::WorkerPool& workers;
@@ -61,7 +62,7 @@ class TileStore {
   bool is_frozen(std::uint32_t tile) const { return p_.partition.section_of(tile).frozen; }
   // `slot` may be empty for a tile that is wholly resident.
   TileView view(std::uint32_t tile, std::span<std::byte> slot) const;
-  const std::byte* resident_weight(std::uint32_t section) const;
+  const std::byte* resident_weight(std::uint32_t section) const;  // not of a lent one
 
   // Throws kIoStalled if memory that was just leased may belong to a transfer that never completed.
   void refuse_after_stall(std::string_view call) const;

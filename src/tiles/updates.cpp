@@ -246,8 +246,9 @@ TileUpdate Updates::update_of(std::uint32_t tile) const {
   update.steps = steps_.data();
   update.parameters = p_.partition.parameters.data();
   update.gradient_dtype = p_.plan.sections[cut.section].gradient_dtype;
-  update.gradient =
-      p_.gradients.of_section(cut.section) + in_shard * size_bytes(update.gradient_dtype);
+  update.lent_gradients = p_.lent.gradients.data();
+  if (const std::byte* const sums = p_.gradients.of_section(cut.section))
+    update.gradient = sums + in_shard * size_bytes(update.gradient_dtype);
   update.update = p_.update;
   return update;
 }

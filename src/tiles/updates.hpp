@@ -27,6 +27,7 @@ class Updates {
     const partition::Partition& partition;
     const residency::Plan& plan;
     const ranks::GradientSums& gradients;
+    const residency::Lent& lent;
     TileStore& tiles;
     HandOvers& hand_overs;
     PendingUpdates& pending;

@@ -852,6 +852,49 @@ static void an_engine_in_use_is_not_destroyed(void) {
   EXPECT_OK(headrace_engine_destroy(waiting.engine, &error));
 }
 
+/* An engine that lends, and one that keeps its own: the same weights after two steps. */
+static headrace_engine* engine_of_a_vector(int lends, float* weights, headrace_parameter* out) {
+  headrace_engine* engine = new_engine(NULL);
+  const headrace_group group = add_vector(engine, "g");
+  EXPECT_OK(headrace_engine_parameter(engine, "g.weight", out, &error));
+  if (lends) {
+    EXPECT_OK(headrace_engine_expect_lent_weights(engine, group, &error));
+    EXPECT_OK(headrace_engine_expect_lent_gradients(engine, group, &error));
+  }
+  EXPECT_OK(headrace_engine_freeze(engine, &error));
+  if (lends) EXPECT_OK(headrace_engine_lend_weights(engine, *out, weights, &error));
+  EXPECT_OK(headrace_engine_load(engine, group, fill_ramp, NULL, &error));
+  return engine;
+}
+static void weights_and_gradients_are_lent(void) {
+  static float weights[kElements], gradient[kElements];
+  char hashes[2][HEADRACE_HASH_CAPACITY];
+  headrace_parameter parameter = 0;
+  int lends, i;
+  for (i = 0; i < kElements; ++i) gradient[i] = (float)(i % 7) - 3.0f;
+  for (lends = 0; lends < 2; ++lends) {
+    headrace_engine* engine = engine_of_a_vector(lends, weights, &parameter);
+    for (i = 0; i < 2; ++i) {
+      if (lends) {
+        EXPECT_OK(headrace_engine_lend_gradient(engine, parameter, gradient, HEADRACE_F32, &error));
+      } else {
+        EXPECT_OK(
+            headrace_engine_add_gradient(engine, parameter, gradient, HEADRACE_F32, 0, &error));
+      }
+      EXPECT_OK(headrace_engine_step(engine, NULL, NULL, &error));
+    }
+    EXPECT_OK(headrace_engine_hash_parameters(engine, hashes[lends], &error));
+    if (lends) {
+      EXPECT(weights[0] != 0.0f); /* written where they are */
+      EXPECT_CODE(headrace_engine_lend_weights(engine, parameter, NULL, &error),
+                  HEADRACE_INVALID_ARGUMENT);
+      EXPECT_WORDS("is null");
+    }
+    EXPECT_OK(headrace_engine_destroy(engine, &error));
+  }
+  EXPECT(strcmp(hashes[0], hashes[1]) == 0);
+}
+
 int main(int argc, char** argv) {
   const char* folder = argc > 1 ? argv[1] : ".";
   headrace_error_init(&error, message, sizeof message);
@@ -869,6 +912,7 @@ int main(int argc, char** argv) {
   lines_wait_until_they_are_taken();
   kept_lines_are_refused();
   accumulates_on_the_host();
+  weights_and_gradients_are_lent();
   interrupts_from_a_signal_handler();
   an_engine_in_use_is_not_destroyed();
   if (failures > 0) fprintf(stderr, "%d expectations failed\n", failures);

@@ -67,6 +67,40 @@ class Training(unittest.TestCase):
                     self.assertEqual(engine.stats()["nvme_reads"] > 0, settings is not None)
         self.assertEqual(len(hashes), 1)
 
+    def test_has_the_same_bits_where_weights_and_gradients_are_lent(self):
+        hashes, weights = [], floats(*START)
+        for lends in (False, True):
+            with headrace.Engine() as engine:
+                group = engine.add_group("g", {"w": ((4,), "f32")})
+                if lends:
+                    engine.expect_lent_weights(group)
+                    engine.expect_lent_gradients(group)
+                engine.freeze()
+                if lends:
+                    engine.lend_weights("g.w", weights)
+                group.load({"w": floats(*START)})
+                give = engine.lend_gradient if lends else engine.add_gradient
+                for step in range(3):
+                    give("g.w", floats(1, -1, 0, step))
+                    engine.step(0.1, max_norm=1)
+                hashes.append((engine.hash_parameters(), engine.hash_optimizer_state()))
+                self.assertEqual(len(engine._lent_gradients), 0)
+                if lends:
+                    self.assertEqual(list(engine.store("g.w")), list(weights))
+        self.assertEqual(*hashes)
+        self.assertNotEqual(weights[0], START[0])
+
+    def test_refuses_arrays_that_cannot_be_lent(self):
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((4,), "f32")})
+            engine.expect_lent_weights(group)
+            engine.freeze()
+            for values in (array.array("d", START), floats(1, 2), bytes(16)):
+                with self.assertRaisesRegex(headrace.ArgumentError, "Nothing was lent"):
+                    engine.lend_weights("g.w", values)
+            with self.assertRaisesRegex(headrace.WrongState, "were not lent"):
+                group.load({"w": floats(*START)})
+
     def test_matches_a_step_computed_by_hand(self):
         engine, _ = vector_engine()
         with engine:

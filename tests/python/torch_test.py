@@ -398,17 +398,25 @@ class Gradients(Case):
         self.assertEqual(seen[0], seen[1])
         self.assertAlmostEqual(seen[0][0], 1.003, places=6)
 
-    def test_that_come_in_f32_after_the_first_step_are_refused_on_a_drive(self):
-        parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
-        parameter.grad = torch.ones_like(parameter)
-        optimizer = self.adamw([parameter], nvme=self.folder.name)
-        optimizer.step()
-        if hasattr(parameter, "grad_dtype"):
+    @unittest.skipUnless(hasattr(torch.nn.Parameter(torch.zeros(1)), "grad_dtype"),
+                         "this torch has no grad_dtype")
+    def test_may_come_in_f32_after_the_first_step_but_on_a_gpu(self):
+        seen = []
+        for nvme in (None, self.folder.name):
+            parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16, device=DEVICE))
+            parameter.grad = torch.ones_like(parameter)
+            optimizer = self.made(SGD, [parameter], lr=1.0, momentum=0.9, nvme=nvme)
+            optimizer.step()
             parameter.grad = None
             parameter.grad_dtype = torch.float32
-            parameter.grad = torch.ones(3)
-            with self.assertRaisesRegex(NotImplementedError, "one dtype of gradients"):
-                optimizer.step()
+            parameter.grad = torch.tensor([1.003, 2.0001, -3.0005], device=DEVICE)
+            if DEVICE != "cpu":
+                with self.assertRaisesRegex(NotImplementedError, "one dtype of gradients"):
+                    optimizer.step()
+                continue
+            optimizer.step()
+            seen.append(optimizer.state_dict()["state"][0]["momentum_buffer"].tolist())
+        self.assertEqual(seen[:1], seen[1:])
 
     def test_left_over_on_frozen_parameters_change_nothing(self):
         for nvme in (None, self.folder.name):
@@ -527,7 +535,7 @@ class Writes(Case):
         results = []
         for ended in (False, True):
             torch.manual_seed(0)
-            parameter = torch.nn.Parameter(torch.randn(3 * 65536))
+            parameter = torch.nn.Parameter(torch.randn(3 * 65536).bfloat16())
             config = {"headrace": {"tile_elements": 65536}}
             optimizer = self.adamw([parameter], config=config)
             parameter.grad = torch.ones_like(parameter)
@@ -592,7 +600,7 @@ class Writes(Case):
             stale.backward()
 
     def test_of_an_update_that_failed_are_made_by_the_next_step(self):
-        model, other = model_of(), model_of()
+        model, other = model_of(torch.bfloat16), model_of(torch.bfloat16)
         optimizer, beside = (self.adamw(one.parameters(), nvme=self.folder.name)
                              for one in (model, other))
         train(model, optimizer, 1)
@@ -619,6 +627,80 @@ class Writes(Case):
         optimizer.step()
         beside.step()
         self.assert_same(weights_of(model), weights_of(other))
+
+
+@unittest.skipUnless(DEVICE == "cpu", "the engine keeps what is on a GPU")
+class Lent(Case):
+    def test_weights_and_gradients_take_no_memory_of_an_engine(self):
+        for dtype, weights in ((torch.float32, 0), (torch.bfloat16, 2)):
+            model = model_of(dtype)
+            optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+            train(model, optimizer, 1)
+            rows = {(row["what"], row["tier"]): row["bytes"] for row in optimizer.plan()[0]["rows"]}
+            elements = sum(parameter.numel() for parameter in model.parameters())
+            self.assertNotIn(("gradients", "host"), rows)
+            self.assertGreaterEqual(rows["gradients that are lent", "host (yours)"], 2 * elements)
+            self.assertLess(rows.get(("parameters", "host"), 0), (weights + 0.2) * elements)
+            self.assertEqual(("parameters that are lent", "host (yours)") in rows, weights == 0)
+
+    def test_weights_may_move_between_steps(self):
+        results = []
+        for moved in (False, True):
+            model = model_of()
+            optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+            for step in range(4):
+                train(model, optimizer, 1, seed=step)
+                for parameter in model.parameters() if moved else ():
+                    parameter.data = parameter.data.clone()
+            results.append([*weights_of(model), *moments_of(optimizer)])
+        self.assert_same(*results)
+
+    def test_weights_that_are_no_longer_row_major_are_refused(self):
+        parameter = torch.nn.Parameter(torch.randn(4, 4))
+        optimizer = self.adamw([parameter], nvme=self.folder.name)
+        parameter.grad = torch.ones(4, 4)
+        optimizer.step()
+        before = parameter.detach().clone()
+        parameter.data = parameter.data.t().contiguous().t()
+        with self.assertRaisesRegex(headrace.WrongState, r"strides \(1, 4\)"):
+            optimizer.step()
+        self.assert_same([parameter.detach()], [before])
+        parameter.data = parameter.data.contiguous()
+        optimizer.step()
+        self.assertFalse(torch.equal(parameter.detach(), before))
+
+    def test_weights_keep_the_programs_values_when_a_snapshot_is_loaded(self):
+        model = model_of()
+        options = {"nvme": self.folder.name, "snapshots": self.folder.name + "/snapshots"}
+        optimizer = self.adamw(model.parameters(), **options)
+        train(model, optimizer, 2)
+        saved, moments = optimizer.state_dict(), moments_of(optimizer)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        wanted = weights_of(model)
+        optimizer.load_state_dict(saved)
+        self.assert_same(weights_of(model), wanted)
+        self.assert_same(moments_of(optimizer), moments)
+        train(model, optimizer, 1)
+        self.assertFalse(torch.equal(weights_of(model)[0], wanted[0]))
+
+    def test_weights_are_said_to_be_partly_updated_where_a_drive_fails(self):
+        model = model_of()
+        optimizer = self.adamw(model.parameters(), nvme=self.folder.name)
+        train(model, optimizer, 1)
+        engine = optimizer._parts[0].engine
+
+        def failing(*_arguments, **_options):
+            engine.close()  # as after a failure: it refuses every call
+            raise OSError("a drive failed")
+
+        loss_of(model, torch.Generator().manual_seed(5)).backward()
+        with unittest.mock.patch.object(engine, "step", failing):
+            with self.assertRaises(OSError) as raised:
+                optimizer.step()
+        if hasattr(raised.exception, "__notes__") or sys.version_info >= (3, 11):
+            self.assertIn("last checkpoint", raised.exception.__notes__[0])
 
 
 class State(Case):
@@ -1281,12 +1363,14 @@ class Process(Case):
     def test_ctrl_c_in_a_step_leaves_all_of_it_or_nothing(self):
         """The signal comes inside the update; weights and state agree afterwards."""
         in_memory = "_finish" if DEVICE == "cpu" else "_copy_back"  # with an engine on a GPU
-        for nvme, place in ((None, in_memory), (self.folder.name, "_copy_back")):
+        f32, bf16 = torch.float32, torch.bfloat16
+        for nvme, place, dtype in ((None, in_memory, f32), (self.folder.name, "_copy_back", bf16),
+                                   (self.folder.name, "_step_and_copy", f32)):
             with self.subTest(place=place):
-                self.press_ctrl_c(nvme, place)
+                self.press_ctrl_c(nvme, place, dtype)
 
-    def press_ctrl_c(self, nvme, place):
-        model, other = model_of(), model_of()
+    def press_ctrl_c(self, nvme, place, dtype):
+        model, other = model_of(dtype), model_of(dtype)
         optimizer, beside = (self.adamw(one.parameters(), nvme=nvme) for one in (model, other))
         train(model, optimizer, 1)
         train(other, beside, 2)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of torch that one engine updates, with state in every tier.
 
-The engine has weights of its own, beside torch's, in host memory. Before an update, those that the
-program has written since the last one are given to the engine; after it, the new ones are copied to
-torch. Where torch's are on a GPU, the engine's are gathered there, to be compared and copied.
+f32 weights on the CPU are lent to the engine, which updates them where they are, and so are all
+gradients on the CPU. Of other parameters, the engine has weights of its own, beside torch's, in
+host memory. Before an update, those that the program has written since the last one are given to
+the engine; after it, the new ones are copied to torch. Where torch's are on a GPU, the engine's are
+gathered there, to be compared and copied.
 """
 from __future__ import annotations
 
-import contextlib
-from typing import Iterable, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 import torch
 
@@ -21,8 +22,23 @@ from ._part import NAMES, Entry, Part, bits_of, gradient_of, memory_of, row_majo
 _GROUP_ELEMENTS = 1 << 25
 
 
+def _may_lend(entry: Entry) -> bool:
+    """Whether an engine can update its weights where they are. 16-bit weights have masters, which
+    writes of the program would not reach."""
+    values = entry.values
+    return (values.device.type == "cpu" and values.dtype == torch.float32
+            and values.is_contiguous())
+
+
 def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
-    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more."""
+    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more, first
+    those that lend their weights."""
+    entries = list(entries)
+    for lends in (True, False):
+        yield from _cut([entry for entry in entries if _may_lend(entry) == lends])
+
+
+def _cut(entries: list) -> Iterator[list]:
     bundle: list = []
     elements = 0
     for entry in entries:
@@ -65,6 +81,8 @@ class EnginePart(Part):
         self._constants = {entry.set_index: constants[entry.parameter] for entry in entries}
         self._sets = {index: self.engine.add_hyperparameters(**values)
                       for index, values in self._constants.items()}
+        self._lends_gradients = self._device.type == "cpu"
+        self._addresses: dict = {}  # of the weights that are lent, by entry
         self._wide: set = set()  # parameters whose gradients the engine keeps in f32
         self._groups: list[tuple[Group, list]] = []
         self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
@@ -88,13 +106,42 @@ class EnginePart(Part):
         group = self.engine.add_group(name, {
             entry.name: Parameter(tuple(entry.values.shape), NAMES[entry.parameter.dtype],
                                   self._sets[entry.set_index]) for entry in bundle})
-        if any(_is_wider(entry) for entry in bundle):
+        if _may_lend(bundle[0]):
+            self.engine.expect_lent_weights(group)
+            self._addresses.update((entry.parameter, None) for entry in bundle)
+        if self._lends_gradients:
+            self.engine.expect_lent_gradients(group)
+        elif any(_is_wider(entry) for entry in bundle):
             self.engine.expect_repeated_gradients(group)  # otherwise it would round them
             self._wide.update(entry.parameter for entry in bundle)
         self._groups.append((group, bundle))
         self._names.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
 
+    def _is_lent(self, bundle: list) -> bool:
+        """Those of a group are all lent, or none."""
+        return bundle[0].parameter in self._addresses
+
+    def _lend(self, bundle: list) -> None:
+        """Says where the weights are, if they moved: `parameter.data` may be another tensor."""
+        for entry in bundle:
+            values = entry.values
+            if not values.is_contiguous():
+                raise WrongState(
+                    f"parameter '{entry.name}' has the strides {values.stride()} now, and was "
+                    "row-major when its state was made; nothing was done. Make it contiguous, or "
+                    "make a new optimizer after such a change.")
+            if self._addresses[entry.parameter] != values.data_ptr():
+                self.engine.lend_weights_at(self._names[entry.parameter], values.data_ptr())
+                self._addresses[entry.parameter] = values.data_ptr()
+
+    def _lend_all(self) -> None:
+        for _, bundle in self._groups:
+            if self._is_lent(bundle):
+                self._lend(bundle)
+
     def _load(self, group: Group, bundle: list) -> None:
+        if self._is_lent(bundle):
+            self._lend(bundle)
         given = {entry.name: _bytes_on_host(entry.values) for entry in bundle}
         group.load({name: memory_of(tensor) for name, tensor in given.items()})
 
@@ -126,22 +173,32 @@ class EnginePart(Part):
     def _update_bundles(self, due: list) -> bool:
         self._load_written()
         self._catch_up()
-        for group, bundle in due:
+        own = [(group, bundle) for group, bundle in due if not self._is_lent(bundle)]
+        for group, bundle in own:
             self._take_writes(group, bundle)
+        self._lend_all()
         try:
-            for _, bundle in due:
-                self._add_gradients(bundle)
-            skipped = unbroken(lambda: self._step_and_copy(due))
-        except BaseException:
-            with contextlib.suppress(Error):  # an engine that has failed refuses this too
-                self.engine.discard_gradients()  # torch has them, and gives them again
+            given = [self._give_gradient(entry) for _, bundle in due for entry in bundle]
+            skipped = unbroken(lambda: self._step_and_copy(own))
+            del given  # lent until here
+        except BaseException as error:
+            self._take_gradients_back(error)
             raise
         return not skipped
 
-    def _step_and_copy(self, due: list) -> bool:
+    def _take_gradients_back(self, error: BaseException) -> None:
+        """torch has them, and gives them again."""
+        try:
+            self.engine.discard_gradients()
+        except Error:  # the engine has failed, in the middle of an update
+            if self._addresses and hasattr(error, "add_note"):
+                error.add_note("Some of the model's weights may be updated and some not, as with "
+                               "the state: go on from the last checkpoint.")
+
+    def _step_and_copy(self, own: list) -> bool:
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
         skipped = self.engine.step(1.0).skipped
-        self._behind = [] if skipped else list(due)
+        self._behind = [] if skipped else list(own)
         self._catch_up()
         return skipped
 
@@ -188,17 +245,21 @@ class EnginePart(Part):
             self.engine.load_content(self._names[entry.parameter], "weight", memory_of(given))
             self._written.pop(0)
 
-    def _add_gradients(self, bundle: list) -> None:
-        for entry in bundle:
-            name = self._names[entry.parameter]
-            given = gradient_of(entry, name)
-            if _is_wider(entry) and entry.parameter not in self._wide:
-                raise Unsupported(
-                    f"the gradient of '{name}' is {given.dtype}, and was {entry.parameter.dtype} "
-                    "in the first step, so there is no room for its bits; nothing was updated. Use "
-                    "one dtype of gradients from the first step on.")
-            self.engine.add_gradient_at(name, given.data_ptr(), DTYPES[NAMES[given.dtype]],
-                                        self._stream())
+    def _give_gradient(self, entry: Entry) -> torch.Tensor:
+        """Returns what has to live until the engine's step ends."""
+        name = self._names[entry.parameter]
+        given = gradient_of(entry, name)
+        dtype = DTYPES[NAMES[given.dtype]]
+        if self._lends_gradients:
+            self.engine.lend_gradient_at(name, given.data_ptr(), dtype)
+            return given
+        if _is_wider(entry) and entry.parameter not in self._wide:
+            raise Unsupported(
+                f"the gradient of '{name}' is {given.dtype}, and was {entry.parameter.dtype} in "
+                "the first step, so there is no room for its bits; nothing was updated. Use one "
+                "dtype of gradients from the first step on.")
+        self.engine.add_gradient_at(name, given.data_ptr(), dtype, self._stream())
+        return given
 
     def _copy_back(self, group: Group, bundle: list) -> None:
         for entry, weights in self._weights(group, bundle):
@@ -217,6 +278,24 @@ class EnginePart(Part):
 
     def steps(self, parameter: torch.Tensor) -> int:
         return self.engine.step_count(self._names[parameter])
+
+    def save_checkpoint(self, directory: Any, trainer_state: bytes) -> None:
+        self._lend_all()
+        self.engine.save_checkpoint(directory, trainer_state=trainer_state)
+
+    def load_checkpoint(self, directory: Any) -> bytes:
+        """The state alone. What the checkpoint has of the weights that are lent goes to a place
+        where nobody reads it: the program's own values are the ones to train on."""
+        lent = [entry for entry in self.entries if entry.parameter in self._addresses]
+        largest = max((entry.values.numel() for entry in lent), default=0)
+        nowhere = torch.empty(largest, dtype=torch.float32, device="cpu")
+        try:
+            for entry in lent:
+                self.engine.lend_weights_at(self._names[entry.parameter], nowhere.data_ptr())
+                self._addresses[entry.parameter] = None
+            return self.engine.load_checkpoint(directory)
+        finally:
+            self._lend_all()
 
     def plan(self) -> dict:
         return self.engine.plan()

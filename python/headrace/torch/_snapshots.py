@@ -50,7 +50,7 @@ class Snapshots:
         os.makedirs(path)
         try:
             for number, part in enumerate(parts):
-                part.engine.save_checkpoint(_folder_of(path, number), trainer_state=name.encode())
+                part.save_checkpoint(_folder_of(path, number), name.encode())
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise
@@ -89,6 +89,6 @@ def check_reference(reference: Any, parameters: int, rule: str) -> None:
 def load_parts(reference: Mapping[str, Any], parts: Sequence[EnginePart]) -> None:
     for number, part in enumerate(parts):
         path = _folder_of(reference["snapshot"], number)
-        if part.engine.load_checkpoint(path) != reference["id"].encode():
+        if part.load_checkpoint(path) != reference["id"].encode():
             raise Corrupt(f"{path} is of another state_dict than this one; no state was loaded. "
                           f"Give the folder of the snapshot {reference['id']}.")

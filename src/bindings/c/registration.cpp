@@ -104,6 +104,14 @@ headrace_code headrace_engine_keep_bound(headrace_engine* engine, headrace_group
                                          headrace_error* error) {
   return guarded(error, [&] { shape(engine)->keep_bound({group}); });
 }
+headrace_code headrace_engine_expect_lent_gradients(headrace_engine* engine, headrace_group group,
+                                                    headrace_error* error) {
+  return guarded(error, [&] { shape(engine)->expect_lent_gradients({group}); });
+}
+headrace_code headrace_engine_expect_lent_weights(headrace_engine* engine, headrace_group group,
+                                                  headrace_error* error) {
+  return guarded(error, [&] { shape(engine)->expect_lent_weights({group}); });
+}
 
 headrace_code headrace_engine_group_count(headrace_engine* engine, uint32_t* out_count,
                                           headrace_error* error) {

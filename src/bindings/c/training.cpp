@@ -65,6 +65,10 @@ headrace_code headrace_engine_mark_written(headrace_engine* engine, headrace_gro
                                            const char* cause, headrace_error* error) {
   return guarded(error, [&] { run(engine)->mark_written({group}, name_in(cause, "cause")); });
 }
+headrace_code headrace_engine_lend_weights(headrace_engine* engine, headrace_parameter parameter,
+                                           void* values, headrace_error* error) {
+  return guarded(error, [&] { run(engine)->lend_weights({parameter}, values); });
+}
 headrace_code headrace_engine_load(headrace_engine* engine, headrace_group group,
                                    headrace_fill fill, void* context, headrace_error* error) {
   return guarded(error, [&] {
@@ -177,6 +181,14 @@ headrace_code headrace_engine_add_gradient(headrace_engine* engine, headrace_par
   return guarded(error, [&] {
     require(gradient, "gradient");
     feed(engine)->add_gradient({parameter}, gradient, dtype_from_c(dtype), {stream});
+  });
+}
+headrace_code headrace_engine_lend_gradient(headrace_engine* engine, headrace_parameter parameter,
+                                            const void* gradient, headrace_dtype dtype,
+                                            headrace_error* error) {
+  return guarded(error, [&] {
+    require(gradient, "gradient");
+    feed(engine)->lend_gradient({parameter}, gradient, dtype_from_c(dtype));
   });
 }
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error) {
