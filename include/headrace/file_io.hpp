@@ -20,9 +20,9 @@
 // Safety:  a write that is done survives the process. For a power failure, call fdatasync().
 // Files:   a transfer holds one or two descriptors until it is done. To close one drops the POSIX
 //          locks (F_SETLK) that the process has on that file. Pipes are refused.
-// Threads: any thread, several at once. Two threads of the object's own do the work, and
-//          queue_depth more without io_uring; they block signals, and end with it. A forked child
-//          has no such threads: calls there throw kWrongState.
+// Threads: any thread, several at once. A thread of the object's own does the work, and queue_depth
+//          more without io_uring; they block signals, and end with it. A forked child has no such
+//          threads: calls there throw kWrongState.
 #pragma once
 #include <chrono>
 #include <cstddef>

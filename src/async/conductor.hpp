@@ -31,12 +31,11 @@ class Helper {
   virtual void finish(std::atomic<bool>& done) noexcept = 0;
 };
 
-class Conductor {
+class Conductor : public Executor {
  public:
-  virtual ~Conductor() = default;
   // From any thread. Runs each thread's work in the order it was posted (simulated: in seeded
   // order), never inside this call. Allocates nothing; wakes the conductor once per batch.
-  virtual void post(Work& work) noexcept = 0;
+  void post(Work& work) noexcept override = 0;
   // On the conductor only: runs `timer` once, after `delay`; a negative delay counts as 0. A timer
   // cannot be cancelled: one that is no longer needed runs and does nothing. Its owner outlives it,
   // or the conductor. Timers run in the order of their deadlines.

@@ -54,7 +54,7 @@ class Inbox {
 
 class DriveThread final : public Drive {
  public:
-  DriveThread(async::Conductor& conductor, DriveOptions options);
+  DriveThread(async::Executor& ends, DriveOptions options);
   ~DriveThread() override;
 
   void start(Transfer& transfer) noexcept override;
@@ -77,26 +77,26 @@ class DriveThread final : public Drive {
   std::thread thread_;
 };
 
-DriveThread::DriveThread(async::Conductor& conductor, DriveOptions options)
+DriveThread::DriveThread(async::Executor& ends, DriveOptions options)
     : options_(std::move(options)) {
   HEADRACE_CHECK(options_.io_block_bytes > 0 && options_.io_block_bytes % base::kIoAlignment == 0 &&
                      options_.io_block_bytes <= base::kGiB,
                  "an I/O block is made of whole pages and at most 1 GiB");
   // Shared: the thread is still inside set_value() when get() returns.
   const auto ready = std::make_shared<std::promise<void>>();
-  thread_ = async::start_thread(
-      "headrace-io" + std::to_string(options_.index % 1000), [this, ready, &conductor] {
-        try {
-          kernel_ = std::make_unique<KernelSide>(options_);
-          loop_ = std::make_unique<DriveLoop>(conductor, options_, *kernel_);
-        } catch (...) {
-          kernel_.reset();  // by the thread that made the queue
-          ready->set_exception(std::current_exception());
-          return;
-        }
-        ready->set_value();
-        run();
-      });
+  thread_ = async::start_thread("headrace-io" + std::to_string(options_.index % 1000),
+                                [this, ready, &ends] {
+                                  try {
+                                    kernel_ = std::make_unique<KernelSide>(options_);
+                                    loop_ = std::make_unique<DriveLoop>(ends, options_, *kernel_);
+                                  } catch (...) {
+                                    kernel_.reset();  // by the thread that made the queue
+                                    ready->set_exception(std::current_exception());
+                                    return;
+                                  }
+                                  ready->set_value();
+                                  run();
+                                });
   try {
     ready->get_future().get();
   } catch (...) {
@@ -147,7 +147,7 @@ void DriveThread::start(Transfer& transfer) noexcept {
 }
 }  // namespace
 
-std::unique_ptr<Drive> make_drive_thread(async::Conductor& conductor, DriveOptions options) {
-  return std::make_unique<DriveThread>(conductor, std::move(options));
+std::unique_ptr<Drive> make_drive_thread(async::Executor& ends, DriveOptions options) {
+  return std::make_unique<DriveThread>(ends, std::move(options));
 }
 }  // namespace headrace::swap

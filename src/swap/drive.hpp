@@ -98,6 +98,7 @@ struct DriveOptions {
   LogSink log = {};
   IoQueueMaker make_queue = {};  // called on the drive's thread
 };
-// Starts the thread; throws what make_queue throws.
-std::unique_ptr<Drive> make_drive_thread(async::Conductor& conductor, DriveOptions options);
+// Starts the thread, whose transfers are posted to `ends` when they have ended. Its start() may be
+// called on any thread. Throws what make_queue throws.
+std::unique_ptr<Drive> make_drive_thread(async::Executor& ends, DriveOptions options);
 }  // namespace headrace::swap

@@ -18,8 +18,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-DriveLoop::DriveLoop(async::Conductor& conductor, const DriveOptions& options, KernelSide& kernel)
-    : conductor_(conductor),
+DriveLoop::DriveLoop(async::Executor& ends, const DriveOptions& options, KernelSide& kernel)
+    : ends_(ends),
       options_(options),
       kernel_(kernel),
       log_(base::sink_or_stderr(options.log)),
@@ -211,7 +211,7 @@ void DriveLoop::complete_if_done(Active& active) noexcept {
   transfer.done_bytes = std::min(active.whole, active.issued);
   conclude(transfer);
   schedule_.release(active);
-  conductor_.post(transfer);
+  ends_.post(transfer);
 }
 
 // Draws the consequences of a transfer's end for the page cache and for its outcome.

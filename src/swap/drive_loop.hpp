@@ -28,7 +28,7 @@
 #include <cstdint>
 #include <string>
 
-#include "async/conductor.hpp"
+#include "async/work.hpp"
 #include "base/intrusive_list.hpp"
 #include "swap/block.hpp"
 #include "swap/buffered_window.hpp"
@@ -43,7 +43,7 @@ namespace headrace::swap {
 class DriveLoop {
  public:
   // All of them outlive it, the kernel's side until the last round.
-  DriveLoop(async::Conductor& conductor, const DriveOptions& options, KernelSide& kernel);
+  DriveLoop(async::Executor& ends, const DriveOptions& options, KernelSide& kernel);
 
   void add(Transfer& transfer) noexcept { schedule_.add(transfer); }
   // The first half of a round: submits as many blocks as there is room for.
@@ -80,7 +80,7 @@ class DriveLoop {
     return block.kind == IoKind::kRead ? reads_ : block.kind == IoKind::kWrite ? writes_ : syncs_;
   }
 
-  async::Conductor& conductor_;
+  async::Executor& ends_;
   const DriveOptions& options_;
   KernelSide& kernel_;
   const LogSink log_;

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <utility>
 
-#include "async/conductor.hpp"
+#include "async/work.hpp"
 #include "base/error_text.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
@@ -118,10 +118,6 @@ struct Request {
   struct Part : swap::Transfer {
     Request* request = nullptr;
   };
-  // A call of the conductor's own: transfers are started there.
-  struct Begin : async::Work {
-    Request* request = nullptr;
-  };
   void* core = nullptr;
   std::uint64_t tag = 0;
   IoKind kind = IoKind::kRead;
@@ -130,7 +126,11 @@ struct Request {
   UniqueFd direct, cached;
   Part parts[2];
   std::uint32_t part = 0, part_count = 0;
-  Begin begin;
+};
+
+// Nothing here needs a thread of its own: the drive's runs what follows a transfer.
+struct OnTheDrivesThread final : async::Executor {
+  void post(async::Work& work) noexcept override { work.run(&work); }
 };
 
 std::string text_of(const Request& request) {
@@ -190,8 +190,7 @@ class FileIo::Core {
   explicit Core(const FileIoOptions& options)
       : options_(options),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
-        conductor_(async::make_conductor_asio()),
-        drive_(swap::make_drive_thread(*conductor_, drive_options(options, null_.get()))) {}
+        drive_(swap::make_drive_thread(ends_, drive_options(options, null_.get()))) {}
   ~Core() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return under_way_ == 0; });
@@ -224,7 +223,6 @@ class FileIo::Core {
   void begin(std::unique_ptr<Request> request, std::byte* data);
   void require_owner() const;
   void require_aligned(const Request& request, const std::byte* data) const;
-  static void run_begin(async::Work* work) noexcept;
   static void run_done(async::Work* work) noexcept;
   void end(Request& request) noexcept;
 
@@ -236,7 +234,7 @@ class FileIo::Core {
   std::size_t under_way_ = 0;
   std::vector<FileIoDone> done_;
   FileIoStats counts_;
-  std::unique_ptr<async::Conductor> conductor_;
+  OnTheDrivesThread ends_;
   std::unique_ptr<swap::Drive> drive_;
 };
 
@@ -333,20 +331,13 @@ void FileIo::Core::begin(std::unique_ptr<Request> request, std::byte* data) {
   if (around < request->size_bytes || request->size_bytes == 0)
     add(request->cached ? request->cached.get() : request->direct.get(), around,
         request->size_bytes - around);
-  request->begin.request = request.get();
-  request->begin.run = &run_begin;
   {
     const std::lock_guard lock(mutex_);
     const std::size_t most = done_.size() + under_way_ + 1;  // end() must not fail
     if (done_.capacity() < most) done_.reserve(2 * most);
     ++under_way_;
   }
-  conductor_->post(request.release()->begin);
-}
-
-void FileIo::Core::run_begin(async::Work* work) noexcept {
-  Request& request = *static_cast<Request::Begin*>(work)->request;
-  static_cast<Core*>(request.core)->drive_->start(request.parts[0]);
+  drive_->start(request.release()->parts[0]);
 }
 
 void FileIo::Core::run_done(async::Work* work) noexcept {
