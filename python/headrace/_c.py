@@ -447,6 +447,8 @@ FUNCTIONS = {
     "headrace_engine_add_gradient": (c_int32, [c_void_p, c_uint32, c_void_p, c_int32, c_size_t,
         POINTER(headrace_error)]),
     "headrace_engine_discard_gradients": (c_int32, [c_void_p, POINTER(headrace_error)]),
+    "headrace_engine_gradient_statistics": (c_int32, [c_void_p, c_uint32,
+        POINTER(headrace_gradient_piece), POINTER(headrace_error)]),
     "headrace_engine_set_hyperparameters": (c_int32, [c_void_p, c_uint32,
         POINTER(headrace_hyperparameters), POINTER(headrace_error)]),
     "headrace_engine_step": (c_int32, [c_void_p, POINTER(headrace_step_options),

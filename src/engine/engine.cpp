@@ -133,6 +133,10 @@ void Engine::add_gradient(ParameterId id, const void* gradient, DType dtype, Str
   core_->ready("add_gradient").stepper->add_gradient(id, gradient, dtype, stream);
 }
 void Engine::discard_gradients() { core_->ready("discard_gradients").gradients->discard(); }
+GradientPiece Engine::gradient_statistics(ParameterId id) const {
+  core_->registry().parameter(id);
+  return core_->ready("gradient_statistics").gradients->statistics(id);
+}
 StepResult Engine::step(const StepOptions& options) {
   return core_->ready("step").stepper->step(options);
 }
