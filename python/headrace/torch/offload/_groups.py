@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of one group as torch sees them: parked, bound, or being changed.
+
+Parked, a parameter has its shape and dtype, but no memory: torch raises a text at each use. Bound,
+it is a view of the bytes that the engine gathered. Each binding has a storage of its own, which is
+guarded for good when the binding ends: a tensor that somebody kept raises too, and never shows the
+bytes of another group. Being changed, it has memory of torch's own, until the values go back into
+the engine (_values.py).
+"""
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any, Optional
+
+import torch
+
+from ..._engine import Engine, Gathered, Group
+from ..._errors import WrongState
+from .._part import NAMES
+from . import _private
+
+CPU = torch.device("cpu")
+
+
+def full_name(group: str, name: str) -> str:
+    return f"{group}.{name}" if group else name
+
+
+def quoted(group: str) -> str:
+    return f"'{group}'" if group else "the rest of the model"
+
+
+class Slot:
+    """One parameter of a group."""
+
+    def __init__(self, group: "OffloadedGroup", index: int, name: str,
+                 parameter: torch.nn.Parameter) -> None:
+        self.group, self.index, self.name, self.parameter = group, index, name, parameter
+        self.full_name = full_name(group.name, name)
+        self.dtype, self.shape, self.frozen = (parameter.dtype, parameter.shape,
+                                               not parameter.requires_grad)
+        self.stride = parameter.stride()
+        self.version = parameter._version
+        self.offset = 0  # elements, in the section of its dtype
+        self.changing = False  # it has memory of torch's own
+        self._parked: Optional[torch.Tensor] = None
+
+    def park(self) -> None:
+        if self._parked is None:
+            self._parked = self._without_memory()
+        self.parameter.data = self._parked
+
+    def _without_memory(self) -> torch.Tensor:
+        storage = _private.storage_at(0, CPU, self.parameter.nbytes)
+        view = _view(storage, self.dtype, 0, self.shape, self.stride)
+        _private.guard(storage, (
+            f"parameter '{self.full_name}' is parked: its values are in headrace's engine, so "
+            "nothing was read or written. Use it in the forward pass of its block, or within "
+            "headrace.gathered(module), with modify=True to write."))
+        return view
+
+    def __repr__(self) -> str:
+        return f"<{self.full_name} of {quoted(self.group.name)}>"
+
+
+def _view(storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Any,
+          stride: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=CPU).set_(storage, offset, shape, stride)
+
+
+class OffloadedGroup:
+    """One group of the engine. Its bindings are counted: forward, backward and scopes overlap.
+    Threads: under the lock of all groups (_offload.py)."""
+
+    def __init__(self, name: str, module: Optional[torch.nn.Module], members: list,
+                 kept: bool) -> None:
+        self.name, self.module, self.kept = name, module, kept
+        self.slots = [Slot(self, index, member.name, member.parameter)
+                      for index, member in enumerate(members)]
+        self.bindings = 0
+        self.binds = 0  # since the start: what a step costs is seen in it
+        self.stale_aliases = 0  # tensors of an ended binding that somebody kept
+        self.generation = 0  # of the values: saved tensors of an older one are refused
+        self.hold: Any = None  # of a backward pass (_backward.py)
+        self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
+        self._gathered: Optional[Gathered] = None
+
+    def attach(self, engine: Engine, group: Group) -> None:
+        """After freeze()."""
+        self.engine, self.group = engine, group
+        for slot in self.slots:
+            slot.offset = engine.section_offset_bytes(slot.full_name) // slot.dtype.itemsize
+
+    # ---- bound and parked ----
+    def bind(self) -> None:
+        """Undo each call with one release()."""
+        changing = next((slot for slot in self.slots if slot.changing), None)
+        if changing is not None:
+            raise WrongState(
+                f"{quoted(self.name)} was used while '{changing.full_name}' is being changed: its "
+                "values are not the engine's yet. End the scope of headrace.gathered() first; if "
+                "a load_state_dict() ended in the middle, repeat it.")
+        if self.bindings == 0:
+            self._bind()
+        self.bindings += 1
+
+    def _bind(self) -> None:
+        gathered = self.group.gather()
+        self.binds += 1
+        with torch.inference_mode(False), torch.no_grad():
+            for dtype in {slot.dtype for slot in self.slots}:
+                address, size_bytes = gathered.section(NAMES[dtype])
+                self._storages[dtype] = _private.storage_at(address, CPU, size_bytes)
+            for slot in self.slots:
+                slot.parameter.data = _view(self._storages[slot.dtype], slot.dtype, slot.offset,
+                                            slot.shape, slot.stride)
+                slot.version = slot.parameter._version
+        self._gathered = gathered
+        _bound.add(self)
+
+    def release(self) -> None:
+        self.bindings -= 1
+        if self.bindings == 0:
+            self._release()
+
+    def _release(self) -> None:
+        written = self.written()
+        with torch.inference_mode(False):
+            for slot in self.slots:
+                slot.park()
+        for storage in self._storages.values():
+            self.stale_aliases += _private.uses(storage) > 2  # one here, one the loop's
+        self.guard(f"this tensor is a view of a parameter of {quoted(self.name)}, from a binding "
+                   "that has ended; its memory may hold other values. Copy what you keep with "
+                   "clone() while the block runs.")
+        self._storages = {}
+        self._gathered.release()
+        self._gathered = None
+        _bound.discard(self)
+        if written is not None:
+            self.spoil(written)
+
+    def guard(self, text: str) -> None:
+        for storage in self._storages.values():
+            _private.guard(storage, text)
+
+    # ---- writes that the engine cannot see ----
+    def written(self) -> Optional[Slot]:
+        """A parameter that an operator of torch has written while it was bound."""
+        return next((slot for slot in self.slots if slot.parameter._version != slot.version), None)
+
+    def spoil(self, slot: Slot) -> None:
+        text = (f"parameter '{slot.full_name}' was written while it was bound for reading: the "
+                "engine's masters and its drive do not have the change. Load the model's values "
+                "again with load_state_dict(), and write within headrace.gathered(module, "
+                "modify=True).")
+        slot.version = slot.parameter._version
+        self.engine.mark_written(self.group, text)
+        raise WrongState(text)
+
+    # ---- what a backward pass needs ----
+    def section_of(self, tensor: torch.Tensor) -> Optional[torch.dtype]:
+        """The section in whose present storage the tensor lies."""
+        if not self._storages or tensor.layout != torch.strided:
+            return None
+        identity = _private.identity(tensor.untyped_storage())
+        return next((dtype for dtype, storage in self._storages.items()
+                     if _private.identity(storage) == identity), None)
+
+    def view(self, section: torch.dtype, dtype: torch.dtype, offset: int, shape: Any,
+             stride: Any) -> torch.Tensor:
+        return _view(self._storages[section], dtype, offset, shape, stride)
+
+    def outdate(self) -> None:
+        """After an update or a load: autograd refuses graphs over the old values."""
+        self.generation += 1
+        torch.autograd.graph.increment_version([slot.parameter for slot in self.slots])
+        for slot in self.slots:
+            slot.version = slot.parameter._version
+
+
+# The engine's memory is not mapped in a forked child, such as a data loader's.
+_bound: "weakref.WeakSet[OffloadedGroup]" = weakref.WeakSet()
+
+
+def _guard_in_child() -> None:
+    for group in list(_bound):
+        group.guard(f"{quoted(group.name)} was bound when this process was forked, and the "
+                    "engine's memory is its parent's alone. Copy what the child needs before.")
+
+
+os.register_at_fork(after_in_child=_guard_in_child)
