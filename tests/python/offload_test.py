@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""offload_test.py FOLDER [TEST...]: headrace.offload(). FOLDER lies on a drive."""
+import contextlib
+import copy
+import io
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import unittest
+import unittest.mock
+import warnings
+import weakref
+
+sys.dont_write_bytecode = True
+try:
+    import torch
+except ImportError as missing:
+    print(f"torch cannot be imported: {missing}")
+    sys.exit(77)
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+warnings.filterwarnings("ignore")
+import headrace  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+try:
+    import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+except ImportError:
+    transformers = None
+try:
+    import peft
+except ImportError:
+    peft = None
+NEEDS_TRANSFORMERS = unittest.skipIf(transformers is None, "transformers is not installed")
+
+torch.set_num_threads(1)
+WIDTH, LAYERS = 32, 4
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up = torch.nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.fault = None  # raised in the middle of forward
+
+    def forward(self, x):
+        hidden = F.gelu(self.up(self.norm(x)))
+        if self.fault is not None:
+            raise self.fault
+        return x + self.down(hidden)
+
+
+class Net(torch.nn.Module):
+    """An embedding, tied to the head, and layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, WIDTH)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.head = torch.nn.Linear(WIDTH, 50, bias=False)
+        self.head.weight = self.embedding.weight
+        self.reentrant = None  # True or False: checkpoints of this kind
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x) if self.reentrant is None else \
+                checkpoint(layer, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+def net_of(dtype=torch.float32):
+    torch.manual_seed(0)
+    return Net().to(dtype)
+
+
+def tokens_of(seed=1):
+    return torch.randint(0, 50, (2, 8), generator=torch.Generator().manual_seed(seed))
+
+
+def loss_of(model, seed=1):
+    tokens = tokens_of(seed)
+    return F.cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten())
+
+
+def values_of(model):
+    return {name: values.clone() for name, values in model.state_dict().items()}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def offload(self, model, *arguments, **options):
+        options.setdefault("lr", 1e-2)
+        model, optimizer = headrace.offload(model, *arguments, **options)
+        self.addCleanup(optimizer.close)
+        return model, optimizer
+
+    def train(self, model, optimizer, steps=3, accumulation=1, max_norm=None, loss=loss_of):
+        seen = []
+        for step in range(steps):
+            for part in range(accumulation):
+                value = loss(model, step * accumulation + part) / accumulation
+                value.backward()
+                seen.append(value.item())
+            if max_norm is not None:
+                seen.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+            optimizer.step()
+            optimizer.zero_grad()
+        return seen
+
+    def assert_same(self, left, right):
+        self.assertEqual(left.keys(), right.keys())
+        for name in left:
+            self.assertEqual(left[name].dtype, right[name].dtype, name)
+            self.assertTrue(torch.equal(left[name], right[name]), name)
+
+
+class Training(Case):
+    """Bit-equal to torch's own parameters, wherever the values are."""
+
+    def test_has_the_bits_of_parameters_in_memory(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for reentrant in (None, False, True):
+                with self.subTest(dtype=dtype, reentrant=reentrant):
+                    self.compare(dtype, reentrant)
+
+    def compare(self, dtype, reentrant):
+        plain = net_of(dtype)
+        optimizer = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        expected = self.train(plain, optimizer)
+        norms = None
+        for nvme in (None, self.folder):
+            model = net_of(dtype)
+            model.reentrant = reentrant
+            model, optimizer = self.offload(model, nvme=nvme)
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assert_same(values_of(model), values_of(plain))
+            binds = optimizer.stats()[0]["model"]["binds"]
+            self.assertEqual(binds, {"": 1, **{f"layers.{i}": 6 for i in range(LAYERS)}})
+            seen = self.train(model, optimizer, max_norm=0.5)
+            self.assertEqual(seen, norms or seen)
+            norms = seen
+            optimizer.close()
+
+    def test_accumulates_gradients(self):
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2),
+                              accumulation=3)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer, accumulation=3), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_16_bit_gradients_repeat_only_if_config_says_so(self):
+        model, optimizer = self.offload(net_of(torch.bfloat16))
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "gradient_accumulation_steps"):
+            loss_of(model).backward()
+        optimizer.close()
+        model, optimizer = self.offload(net_of(torch.bfloat16),
+                                        {"gradient_accumulation_steps": 2})
+        self.train(model, optimizer, accumulation=2)
+
+    def test_follows_every_rule_and_its_groups(self):
+        for name in ("AdamW", "Adam", "Adagrad", "Lion", "SGD"):
+            with self.subTest(name):
+                def groups(model):
+                    decayed = [p for p in model.parameters() if p.dim() > 1]
+                    others = [p for p in model.parameters() if p.dim() < 2]
+                    return [{"params": decayed, "weight_decay": 0.1},
+                            {"params": others, "weight_decay": 0.0, "lr": 3e-3}]
+                plain = net_of()
+                own = getattr(headrace.torch, name)(groups(plain), lr=1e-2)
+                schedule = torch.optim.lr_scheduler.StepLR(own, 1, 0.5)
+                expected = [(self.train(plain, own, 1), schedule.step())[0] for _ in range(3)]
+                model = net_of()
+                model, optimizer = self.offload(model, nvme=self.folder, optimizer=name,
+                                                params=groups(model))
+                schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+                seen = [(self.train(model, optimizer, 1), schedule.step())[0] for _ in range(3)]
+                self.assertEqual(seen, expected)
+                self.assert_same(values_of(model), values_of(plain))
+                self.assertIsInstance(optimizer, torch.optim.Optimizer)
+                optimizer.close()
+
+    def test_uses_blocks_twice_skips_them_and_changes_their_order(self):
+        def loss(model, seed):
+            x = model.embedding(tokens_of(seed))
+            for i in (0, 2, 2, 1, 0)[seed % 2:]:
+                x = model.layers[i](x)
+            return model.head(x).square().mean()
+
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), loss=loss)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_serves_two_losses_and_a_retained_graph(self):
+        def gradients(model):
+            seen = {}
+            for name, parameter in model.named_parameters():
+                parameter.register_hook(
+                    lambda g, name=name: seen.setdefault(name, []).append(g.clone()))
+            out = model(tokens_of())
+            out.square().mean().backward(retain_graph=True)
+            out.abs().mean().backward()
+            return seen
+
+        expected = gradients(net_of())
+        model, _ = self.offload(net_of(), nvme=self.folder)
+        found = gradients(model)
+        self.assertEqual(found.keys(), expected.keys())
+        for name in found:
+            self.assertEqual(len(found[name]), 2)
+            self.assertTrue(all(map(torch.equal, found[name], expected[name])), name)
+
+    def test_serves_autograd_grad(self):
+        def gradients(model):
+            x = torch.ones(2, WIDTH, requires_grad=True)
+            weight = model.layers[1].up.weight
+            return torch.autograd.grad(model.layers[1](model.layers[0](x)).sum(), [x, weight])
+
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        loss_of(model).backward()  # the engine's gradients stay as they are
+        norm = model.layers[1].up.weight.grad.norm()
+        self.assertTrue(all(map(torch.equal, gradients(model), gradients(net_of()))))
+        self.assertEqual(model.layers[1].up.weight.grad.norm(), norm)
+
+    def test_counts_no_parameter_without_elements(self):
+        model = net_of()
+        model.layers[0].empty = torch.nn.Parameter(torch.empty(0))
+        model, optimizer = self.offload(model)
+        self.train(model, optimizer)
+        self.assertEqual(model.layers[0].empty.numel(), 0)
+
+    def test_detects_what_torch_detects_of_activations_that_change(self):
+        class Changes(Layer):
+            def forward(self, x):
+                hidden = self.up(x).exp()
+                out = self.down(hidden)
+                hidden.add_(1)  # exp() and down() have saved it
+                return out
+
+        for offloaded in (False, True):
+            model = torch.nn.Sequential(Changes(), Changes())
+            if offloaded:
+                model, _ = self.offload(model)
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                model(torch.ones(2, WIDTH)).sum().backward()
+
+    def test_compiles_blocks(self):
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        for layer in model.layers:
+            layer.compile(backend="aot_eager")
+        self.assertEqual(self.train(model, optimizer), expected)
+        self.assertEqual(set(optimizer.stats()[0]["model"]["binds"].values()), {1, 6})
+
+
+def models():
+    """Tiny models of transformers' classes, with dropout, and what each is called with."""
+    text = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4}
+    llama = {**text, "intermediate_size": 48, "num_hidden_layers": 3, "num_key_value_heads": 2,
+             "attention_dropout": 0.1}
+    ids = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(3))
+    of_text = {"input_ids": ids, "labels": ids, "use_cache": False}
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+    return {
+        "llama": (lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**llama, tie_word_embeddings=True)), of_text, 3),
+        "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            vocab_size=64, n_positions=32, n_embd=32, n_layer=3, n_head=4)), of_text, 3),
+        "vit": (lambda: transformers.ViTForImageClassification(transformers.ViTConfig(
+            hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+            image_size=16, patch_size=4, num_labels=5, hidden_dropout_prob=0.1)),
+            {"pixel_values": images, "labels": torch.tensor([1, 3])}, 3),
+        "mixtral": (lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            **llama, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)),
+            of_text, 3)}
+
+
+@NEEDS_TRANSFORMERS
+class Transformers(Case):
+    def run_of(self, make, inputs, dtype, reentrant, nvme, with_gradients=True):
+        """Losses, norms, the first step's gradients, values, binds of a step."""
+        torch.manual_seed(0)
+        model = make().to(dtype).train()
+        if reentrant is not None:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        offloaded = nvme != "plain"
+        if offloaded:
+            model, optimizer = self.offload(model, nvme=nvme)
+        inputs = {key: value.to(dtype) if getattr(value, "dtype", None) == torch.float32 else value
+                  for key, value in inputs.items()} if isinstance(inputs, dict) else inputs
+        gradients = {}
+        handles = [parameter.register_hook(lambda g, name=name: gradients.update({name: g.clone()}))
+                   for name, parameter in model.named_parameters()]
+        torch.manual_seed(7)  # dropout
+        loss = model(**inputs).loss
+        loss.backward()
+        for handle in handles:
+            handle.remove()
+        seen = [loss.item()]
+        if not offloaded:
+            return seen, gradients, None, None
+        before = dict(optimizer.stats()[0]["model"]["binds"])
+        for _ in range(3):
+            seen.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+            optimizer.step()
+            optimizer.zero_grad()
+            seen += self.evaluated(model, inputs)
+            before = dict(optimizer.stats()[0]["model"]["binds"])
+            loss = model(**inputs).loss
+            loss.backward()
+            seen.append(loss.item())
+        after = optimizer.stats()[0]["model"]["binds"]
+        optimizer.zero_grad()
+        values = values_of(model)
+        optimizer.close()
+        return seen, gradients, values, {name: after[name] - before[name] for name in after}
+
+    def evaluated(self, model, inputs):
+        model.eval()
+        with torch.no_grad():
+            seen = [model(**inputs).loss.item()]
+        with torch.inference_mode():
+            seen.append(model(**inputs).loss.item())
+        if hasattr(model, "generate") and model.can_generate():
+            seen += model.generate(inputs["input_ids"][:, :4], max_new_tokens=5,
+                                   do_sample=False, pad_token_id=0).flatten().tolist()
+        model.train()
+        return seen
+
+    def compare(self, name, dtype, reentrant):
+        make, inputs, layers = models()[name]
+        plain = self.run_of(make, inputs, dtype, reentrant, "plain")
+        memory = self.run_of(make, inputs, dtype, reentrant, None)
+        drive = self.run_of(make, inputs, dtype, reentrant, self.folder)
+        self.assertEqual(memory[0][0], plain[0][0])
+        self.assert_same(memory[1], plain[1])  # gradients
+        self.assertEqual(drive[0], memory[0])
+        self.assert_same(drive[1], memory[1])
+        self.assert_same(drive[2], memory[2])  # weights
+        for binds in (memory[3], drive[3]):
+            self.assertEqual(sorted(binds.values()), [0] + [2] * layers, binds)
+
+    def test_llama(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            for reentrant in (None, False, True):
+                with self.subTest(dtype=dtype, reentrant=reentrant):
+                    self.compare("llama", dtype, reentrant)
+
+    def test_gpt2(self):
+        for reentrant in (None, False, True):
+            with self.subTest(reentrant=reentrant):
+                self.compare("gpt2", torch.float32, reentrant)
+
+    def test_vit(self):
+        for dtype, reentrant in ((torch.float32, None), (torch.bfloat16, None),
+                                 (torch.float32, False)):
+            with self.subTest(dtype=dtype, reentrant=reentrant):
+                self.compare("vit", dtype, reentrant)
+
+    def test_mixtral(self):
+        for reentrant in (None, False, True):
+            with self.subTest(reentrant=reentrant):
+                self.compare("mixtral", torch.float32, reentrant)
+
+
+if __name__ == "__main__":
+    FOLDER = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
