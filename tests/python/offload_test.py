@@ -379,6 +379,211 @@ class Transformers(Case):
                 self.compare("mixtral", torch.float32, reentrant)
 
 
+TRUE = torch.arange(1, 17, dtype=torch.float32).view(4, 4)
+
+
+class Reader(torch.nn.Module):
+    """Two blocks; the table reads the weight of the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4, bias=False) for _ in range(2))
+        with torch.no_grad():
+            self.w.copy_(TRUE)
+
+    @property
+    def w(self):
+        return self.blocks[0].weight
+
+    def forward(self, x):
+        return self.blocks[0](x)
+
+
+def saved(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def replaced(model):
+    model.blocks[0].weight = torch.nn.Parameter(torch.zeros(4, 4))
+    return model
+
+
+def stepped(model, **options):
+    model.w.grad = torch.ones(4, 4)
+    torch.optim.AdamW([model.w], lr=0.1, **options).step()
+    return model.w
+
+
+def in_process_group(use):
+    import torch.distributed as dist
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    return use()
+
+
+def sharded(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    return in_process_group(
+        lambda: fully_shard(model.blocks[0], mesh=init_device_mesh("cpu", (1,))).weight.to_local())
+
+
+def data_parallel(model):
+    return in_process_group(lambda: torch.nn.parallel.DistributedDataParallel(model)(TRUE))
+
+
+def safetensors_of(model):
+    from safetensors.torch import load, save
+    return load(save(model.state_dict()))["blocks.0.weight"]
+
+
+def safetensors_model(model):
+    from safetensors.torch import load_file, save_model
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, folder + "/m")
+        return load_file(folder + "/m")["blocks.0.weight"]
+
+
+def compiled(function):
+    return torch.compile(function, backend="aot_eager")(TRUE)
+
+
+def loaded(model):
+    model.load_state_dict({name: values - 1 for name, values in model.state_dict().items()})
+    return model.state_dict()["blocks.0.weight"] + 1
+
+
+# What a program may do with a parked parameter. What comes back must be TRUE, or an error by name.
+ACCESSES = {
+    "sum": lambda m: m.w.sum() * TRUE / TRUE.sum(),
+    "clone": lambda m: m.w.clone(),
+    "print": lambda m: repr(m.w),
+    "copy_ from it": lambda m: torch.zeros(4, 4).copy_(m.w),
+    "copy_ into it": lambda m: m.w.data.copy_(torch.zeros(4, 4)),
+    "fill_": lambda m: m.w.data.fill_(7),
+    "normal_": lambda m: torch.nn.init.normal_(m.w),
+    "F.linear": lambda m: F.linear(torch.eye(4), m.w),
+    "x @ p": lambda m: torch.eye(4) @ m.w,
+    "p @ x": lambda m: m.w @ torch.eye(4),
+    "p + p": lambda m: (m.w + m.w) / 2,
+    "p[0]": lambda m: m.w[0].clone(),
+    "embedding": lambda m: F.embedding(torch.arange(4), m.w),
+    "deepcopy of the parameter": lambda m: copy.deepcopy(m.w),
+    "deepcopy of the model": lambda m: copy.deepcopy(m).w.clone(),
+    "pickle": lambda m: pickle.loads(pickle.dumps(m.w)),
+    "torch.save of the parameter": lambda m: saved(m.w),
+    "torch.save of state_dict()": lambda m: saved(m.state_dict())["blocks.0.weight"],
+    "torch.save of the model": lambda m: torch.save(m, io.BytesIO()),
+    "safetensors, save": safetensors_of,
+    "safetensors, save_model": safetensors_model,
+    "state_dict()": lambda m: m.state_dict()["blocks.0.weight"],
+    "state_dict(keep_vars)": lambda m: m.state_dict(keep_vars=True)["blocks.0.weight"].clone(),
+    "state_dict() of a block": lambda m: m.blocks[0].state_dict()["weight"],
+    "load_state_dict": loaded,
+    "load_state_dict(assign)": lambda m: m.load_state_dict(m.state_dict(), assign=True),
+    "to(bfloat16)": lambda m: m.to(torch.bfloat16).w.float().clone(),
+    "half() of a block": lambda m: m.blocks[0].half().weight.float().clone(),
+    "to(the same device)": lambda m: m.to("cpu")(torch.eye(4)).t(),
+    "to(meta), then forward": lambda m: m.to("meta")(torch.eye(4)),
+    "a tensor in its place": lambda m: replaced(m)(torch.eye(4)),
+    "numpy()": lambda m: torch.from_numpy(m.w.detach().numpy().copy()),
+    "tolist()": lambda m: torch.tensor(m.w.tolist()),
+    "item()": lambda m: m.w[0, 0].item(),
+    "data_ptr()": lambda m: m.w.data_ptr(),
+    "untyped_storage().data_ptr()": lambda m: m.w.untyped_storage().data_ptr(),
+    "untyped_storage().resize_()": lambda m: m.w.untyped_storage().resize_(0),
+    "untyped_storage().tolist()": lambda m: m.w.untyped_storage().tolist(),
+    "dlpack": lambda m: torch.from_dlpack(m.w.detach()).clone(),
+    "share_memory_": lambda m: m.w.share_memory_().clone(),
+    "pin_memory": lambda m: m.w.pin_memory().clone(),
+    "set_": lambda m: torch.zeros(4, 4).set_(m.w.detach()).clone(),
+    "AdamW, foreach": lambda m: stepped(m, foreach=True),
+    "AdamW, fused": lambda m: stepped(m, fused=True),
+    "AdamW, a loop": lambda m: stepped(m, foreach=False),
+    "_foreach_norm": lambda m: torch._foreach_norm([m.w.detach()]),
+    "torch.equal": lambda m: torch.equal(m.w, TRUE),
+    "isfinite": lambda m: torch.isfinite(m.w).all(),
+    "parameters_to_vector": lambda m: torch.nn.utils.parameters_to_vector([m.w]),
+    "functional_call": lambda m: torch.func.functional_call(
+        m.blocks[0], dict(m.blocks[0].named_parameters()), (torch.eye(4),)).t(),
+    "functional_call, other tensors": lambda m: torch.func.functional_call(
+        m.blocks[0], {"weight": torch.zeros(4, 4)}, (torch.eye(4),)),
+    "vmap": lambda m: torch.vmap(lambda row: row * 1)(m.w),
+    "DistributedDataParallel": data_parallel,
+    "fully_shard": sharded,
+    "torch.compile of a reader": lambda m: compiled(lambda x: x * 0 + m.w),
+    "quantize_per_tensor": lambda m: torch.quantize_per_tensor(m.w, 1.0, 0, torch.qint8),
+    "forked child": lambda m: of_fork(lambda: m.w.clone()),
+    "shape, views, zeros_like": lambda m: (torch.zeros_like(m.w) + m.w.numel() - 16
+                                           + len(m.w.t().shape) - 2 + len(m.w[0].shape) - 1
+                                           + TRUE),
+}
+
+
+def outcome_of(use, model):
+    """ok: right; N: our error; e: another error; W: wrong, or nothing was refused."""
+    try:
+        result = use(model)
+    except Exception as error:
+        return ("N " if "headrace" in str(error) else "e ") + \
+            f"{type(error).__name__}: {error}"[:90].replace("\n", " ")
+    right = isinstance(result, torch.Tensor) and result.device.type == "cpu" \
+        and result.shape == TRUE.shape and torch.equal(result.float(), TRUE)
+    return "ok" if right else f"W {result!r}"[:90].replace("\n", " ")
+
+
+def of_fork(use):
+    """What use() returns in a forked child, or its error."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os.close(reader)
+        try:
+            answer = ("returned", use())
+        except BaseException as error:
+            answer = ("raised", f"{type(error).__name__}: {error}")
+        with open(writer, "wb") as file:
+            pickle.dump(answer, file)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        written = file.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return f"C {signal.Signals(os.WTERMSIG(status)).name}"
+    how, answer = pickle.loads(written)
+    if how == "raised":
+        raise RuntimeError(answer)
+    return answer
+
+
+class Accesses(unittest.TestCase):
+    """The table of docs/python.md: each access in a process of its own."""
+
+    def child(self, name, nvme):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        model, _ = headrace.offload(Reader(), nvme=nvme)
+        return outcome_of(ACCESSES[name], model)
+
+    def test_of_parked_parameters_crash_nowhere_and_are_silent_nowhere(self):
+        for nvme in (None, FOLDER):
+            table = {name: of_fork(lambda name=name: self.child(name, nvme)) for name in ACCESSES}
+            print(f"\naccesses to a parked parameter, torch {torch.__version__}, "
+                  f"{'on a drive' if nvme else 'in memory'}:")
+            for name, outcome in table.items():
+                print(f"  {name:32}{outcome}")
+            kinds = {kind: sum(outcome.startswith(kind) for outcome in table.values())
+                     for kind in ("ok", "N", "e", "W", "C")}
+            print(f"  {len(table)} accesses: {kinds}")
+            bad = {name: outcome for name, outcome in table.items()
+                   if not outcome.startswith(("ok", "N"))}
+            self.assertEqual(bad, {})
+
+
 if __name__ == "__main__":
     FOLDER = os.path.abspath(sys.argv.pop(1))
     unittest.main()

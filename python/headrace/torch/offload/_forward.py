@@ -15,6 +15,7 @@ import torch
 from . import _private
 from ._backward import Call, Passes
 from ._groups import OffloadedGroup
+from ._hooks import Hook
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -58,18 +59,17 @@ class Forward:
     def watch(self, group: OffloadedGroup) -> list:
         """Returns handles that remove the hooks."""
         module = group.module
-        before = torch.compiler.disable(
-            lambda _module, arguments, named: self._before(group, arguments, named))
-        after = torch.compiler.disable(
-            lambda _module, _arguments, _named, result: self._after(group, result))
+        before = Hook(lambda _module, arguments, named: self._before(group, arguments, named))
+        after = Hook(lambda _module, _arguments, _named, result: self._after(group, result))
         return [module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
                 module.register_forward_hook(after, with_kwargs=True, always_call=True)]
 
     def watch_model(self, model: torch.nn.Module) -> list:
-        begin = torch.compiler.disable(lambda _module, _arguments: self.end_broken())
+        begin = Hook(lambda _module, _arguments: self.end_broken())
         return [model.register_forward_pre_hook(begin, prepend=True)]
 
     def _before(self, group: OffloadedGroup, arguments: tuple, named: dict) -> None:
+        group.refuse_replaced()
         self._passes.bind(group)
         frame = _Frame(group)
         try:

@@ -44,6 +44,7 @@ class Slot:
         self.version = parameter._version
         self.offset = 0  # elements, in the section of its dtype
         self.changing = False  # it has memory of torch's own
+        self.owner, self.attribute = _owner_of(group.module, name)
         self._parked: Optional[torch.Tensor] = None
 
     def park(self) -> None:
@@ -67,6 +68,14 @@ class Slot:
 def _view(storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Any,
           stride: Any) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device=CPU).set_(storage, offset, shape, stride)
+
+
+def _owner_of(block: Optional[torch.nn.Module], name: str) -> tuple:
+    """The module that has the parameter, and its name there."""
+    if block is None:
+        return None, name
+    path, _, attribute = name.rpartition(".")
+    return block.get_submodule(path), attribute
 
 
 class OffloadedGroup:
@@ -104,6 +113,17 @@ class OffloadedGroup:
         if self.bindings == 0:
             self._bind()
         self.bindings += 1
+
+    def refuse_replaced(self) -> None:
+        """The block would read what the engine does not have."""
+        for slot in self.slots:
+            if slot.owner is None or slot.owner._parameters.get(slot.attribute) is slot.parameter:
+                continue
+            raise WrongState(
+                f"'{slot.full_name}' is another tensor than the one that headrace.offload() took: "
+                "it would be neither trained nor saved, and the forward pass was not run. Write "
+                "values within headrace.gathered(module, modify=True); after optimizer.restore(), "
+                "parameters may be replaced.")
 
     def _bind(self) -> None:
         gathered = self.group.gather()

@@ -16,6 +16,7 @@ from ..._errors import ArgumentError, WrongState
 from .._part import memory_of
 from .._spaces import space_for
 from ._groups import Slot, quoted
+from ._hooks import Hook
 
 if TYPE_CHECKING:
     from ._offload import Offload
@@ -127,8 +128,9 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
     def before_load(_module: Any, state_dict: dict, prefix: str, metadata: Any,
                     *_lists: Any) -> None:
         if metadata.get("assign_to_params_buffers"):
-            raise ArgumentError("load_state_dict(assign=True) would put other tensors in the place "
-                                "of the parameters; nothing was loaded. Leave assign out.")
+            raise ArgumentError("load_state_dict(assign=True) would put other tensors in place "
+                                "of the parameters that headrace has; nothing was loaded. "
+                                "Leave assign out.")
         for name, slot in own.items():
             if prefix + name in state_dict:
                 begin_change(slot)
@@ -136,9 +138,9 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
     def after_load(_module: Any, _incompatible: Any) -> None:
         end_changes(own.values())
 
-    return [module.register_state_dict_post_hook(after_state_dict),
-            module.register_load_state_dict_pre_hook(before_load),
-            module.register_load_state_dict_post_hook(after_load)]
+    return [module.register_state_dict_post_hook(Hook(after_state_dict)),
+            module.register_load_state_dict_pre_hook(Hook(before_load)),
+            module.register_load_state_dict_post_hook(Hook(after_load))]
 
 
 class _Ties:
