@@ -379,6 +379,392 @@ class Transformers(Case):
                 self.compare("mixtral", torch.float32, reentrant)
 
 
+class Gradients(Case):
+    def test_clip_with_the_true_norm(self):
+        for foreach in (None, False):
+            for max_norm in (0.1, 1e6):
+                plain, model = net_of(), net_of()
+                own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+                model, optimizer = self.offload(model, nvme=self.folder)
+                loss_of(plain).backward()
+                loss_of(model).backward()
+                true = torch.cat([p.grad.double().flatten() for p in plain.parameters()]).norm()
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm,
+                                                      foreach=foreach)
+                self.assertAlmostEqual(norm.item(), true.item(), delta=1e-6 * true.item())
+                factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+                for parameter in plain.parameters():
+                    parameter.grad.mul_(factor)
+                own.step()
+                optimizer.step()
+                self.assert_same(values_of(model), values_of(plain))
+
+    def test_work_with_grad_scaler(self):
+        def train(model, optimizer):
+            scaler, seen = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2), []
+            for step in range(4):
+                loss = loss_of(model, step)
+                if step == 2:
+                    loss = loss * float("inf")
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                seen.append((loss.item(), scaler.get_scale()))
+            return seen
+
+        plain = net_of()
+        expected = train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        model, optimizer = self.offload(net_of())
+        self.assertEqual(train(model, optimizer), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_are_refused_where_there_is_no_memory(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        weight = model.layers[0].up.weight
+        self.assertEqual(weight.grad.shape, weight.shape)
+        self.assertIn("layers.0.up.weight", repr(weight.grad))
+        self.assertEqual(weight.grad.detach().norm(), weight.grad.data.norm())
+        for name, use in {
+                "sum": lambda: weight.grad.sum(), "clone": lambda: weight.grad.clone(),
+                "add": lambda: weight.grad + 1, "add_": lambda: weight.grad.add_(1),
+                "into": lambda: torch.zeros(weight.shape).add_(weight.grad),
+                "tolist": lambda: weight.grad.tolist(), "numpy": lambda: weight.grad.numpy(),
+                "data_ptr": lambda: weight.grad.data_ptr(),
+                "isfinite": lambda: torch.isfinite(weight.grad).all(),
+                "inf norm": lambda: weight.grad.norm(float("inf")),
+                "mul": lambda: weight.grad.mul_(torch.ones(weight.shape)),
+                "clip value": lambda: torch.nn.utils.clip_grad_value_(model.parameters(), 1.0),
+                "deepcopy": lambda: copy.deepcopy(weight.grad),
+                "pickle": lambda: pickle.dumps(weight.grad),
+                "save": lambda: torch.save(weight.grad, io.BytesIO()),
+                "zeros": lambda: optimizer.zero_grad(set_to_none=False),
+                "sgd": lambda: torch.optim.SGD(model.parameters(), lr=1.0).step(),
+                "dlpack": lambda: torch.from_dlpack(weight.grad),
+                "to": lambda: weight.grad.to(torch.float64)}.items():
+            with self.subTest(name):
+                with self.assertRaisesRegex(RuntimeError, "headrace"):
+                    use()
+        optimizer.step()
+
+    def test_are_dropped_by_zero_grad(self):
+        def train(model, optimizer, zero_grad):
+            loss_of(model, 5).backward()
+            zero_grad()
+            loss_of(model, 6).backward()
+            optimizer.step()
+            return values_of(model)
+
+        plain = net_of()
+        expected = train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), plain.zero_grad)
+        for of_model in (False, True):
+            model, optimizer = self.offload(net_of())
+            zero_grad = model.zero_grad if of_model else optimizer.zero_grad
+            self.assert_same(train(model, optimizer, zero_grad), expected)
+
+    def test_that_are_cleared_in_part_stop_the_step(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        before = values_of(model)
+        model.layers[0].zero_grad()
+        with self.assertRaisesRegex(headrace.WrongState, "layers.0.*zero_grad"):
+            optimizer.step()
+        self.assert_same(values_of(model), before)
+        optimizer.zero_grad()
+        optimizer.step()  # nothing to do
+        self.assert_same(values_of(model), before)
+
+    def test_after_a_clipping_are_refused(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        with self.assertRaisesRegex(headrace.WrongState, "Clip after the last backward"):
+            loss_of(model).backward()
+        optimizer.zero_grad()
+        self.train(model, optimizer)
+
+    def test_with_different_factors_stop_the_step(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        model.layers[1].up.weight.grad.mul_(0.5)
+        with self.assertRaisesRegex(headrace.WrongState, "one factor"):
+            optimizer.step()
+
+    def test_of_a_pass_that_failed_stop_the_step(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        before = values_of(model)
+
+        def fail(_gradient):
+            raise ArithmeticError("in backward")
+
+        def loss(fails):
+            x = model.layers[0](model.embedding(tokens_of()))
+            if fails:
+                x.register_hook(fail)
+            return model.head(model.layers[1](x)).square().mean()
+
+        with self.assertRaisesRegex(ArithmeticError, "in backward"):
+            loss(True).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "ended in an exception"):
+            optimizer.step()
+        self.assert_same(values_of(model), before)
+        optimizer.zero_grad()
+        loss(False).backward()
+        optimizer.step()
+        plain = net_of()
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        x = plain.layers[1](plain.layers[0](plain.embedding(tokens_of())))
+        plain.head(x).square().mean().backward()
+        own.step()
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_that_are_not_finite_stop_the_step_by_name_or_are_skipped(self):
+        for config in (None, {"headrace": {"non_finite": "skip"}}):
+            model, optimizer = self.offload(net_of(), config)
+            before = values_of(model)
+            model.layers[2].up.bias.register_hook(lambda g: g * float("nan"))
+            loss_of(model).backward()
+            if config is None:
+                with self.assertRaisesRegex(FloatingPointError, "layers.2.up.bias"):
+                    optimizer.step()
+            else:
+                optimizer.step()
+                self.assertIsNone(model.layers[2].up.bias.grad)
+            self.assert_same(values_of(model), before)
+
+    def test_that_a_program_gives_are_taken(self):
+        plain = net_of()
+        model, optimizer = self.offload(net_of())
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        for one in (plain, model):
+            for parameter in one.parameters():
+                parameter.grad = torch.full(parameter.shape, 0.25)
+        own.step()
+        optimizer.step()
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_of_what_was_frozen_are_refused(self):
+        model = net_of()
+        model.layers[0].up.weight.requires_grad_(False)
+        model, optimizer = self.offload(model)
+        self.train(model, optimizer)
+        model.layers[0].up.weight.requires_grad_(True)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "layers.0.up.weight.*frozen"):
+            optimizer.step()
+
+    def test_of_what_becomes_frozen_are_refused(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        model.layers[0].up.weight.requires_grad_(False)
+        with self.assertRaisesRegex(headrace.WrongState, "layers.0.up.weight.*frozen"):
+            optimizer.step()
+        optimizer.zero_grad()
+        before = values_of(model)
+        self.train(model, optimizer)
+        after = values_of(model)
+        name = "layers.0.up.weight"
+        self.assertTrue(torch.equal(after[name], before[name]))
+        self.assertFalse(torch.equal(after["layers.1.up.weight"], before["layers.1.up.weight"]))
+
+    def test_sparse_ones_are_refused(self):
+        model = net_of()
+        model.embedding.sparse = True
+        model.head = torch.nn.Linear(WIDTH, 50)
+        model, _ = self.offload(model)
+        with self.assertRaisesRegex(headrace.Unsupported, "embedding.weight.*sparse"):
+            loss_of(model).backward()
+
+    def test_over_a_graph_from_before_a_step_are_refused(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        old = loss_of(model)
+        self.train(model, optimizer, 1)
+        with self.assertRaisesRegex(RuntimeError, "before a step|inplace operation"):
+            old.backward()
+        old = model.layers[1](torch.ones(2, WIDTH)).sum()
+        optimizer.zero_grad()
+        self.train(model, optimizer, 1)
+        with self.assertRaisesRegex(headrace.WrongState, "before a step"):
+            old.backward()
+
+    def test_of_gradients_are_refused_by_name(self):
+        model, _ = self.offload(net_of(), nvme=self.folder)
+        x = torch.ones(2, WIDTH, requires_grad=True)
+        first, = torch.autograd.grad(model.layers[0](x).square().sum(), x, create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "layers.0"):
+            first.square().sum().backward()
+
+
+class Values(Case):
+    def test_can_be_read_in_a_scope(self):
+        plain = values_of(net_of())
+        model, _ = self.offload(net_of(), nvme=self.folder)
+        with headrace.gathered(model.layers[2]) as layer, headrace.gathered(model.layers[2].up):
+            self.assertTrue(torch.equal(layer.up.weight, plain["layers.2.up.weight"]))
+        with headrace.gathered(model.layers[2].up.weight) as weight:
+            self.assertTrue(torch.equal(weight, plain["layers.2.up.weight"]))
+        with self.assertRaisesRegex(RuntimeError, "parked"):
+            model.layers[2].up.weight.sum()
+        with headrace.gathered(net_of()) as other:  # is not offloaded
+            other.layers[0].up.weight.sum()
+
+    def test_are_written_in_a_scope(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            plain, model = net_of(dtype), net_of(dtype)
+            own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+            model, optimizer = self.offload(model, nvme=self.folder)
+            self.train(plain, own)
+            self.train(model, optimizer)
+
+            def change(layer, embedding):
+                torch.manual_seed(9)
+                torch.nn.init.normal_(layer.up.weight)
+                layer.down.weight.data[0].fill_(0.5)
+                layer.norm.bias.data = torch.full((WIDTH,), 0.25, dtype=dtype)
+                with torch.no_grad():
+                    embedding.weight[3].zero_()
+
+            change(plain.layers[1], plain.embedding)
+            with headrace.gathered([*model.layers[1].parameters(), model.embedding.weight],
+                                   modify=True):
+                change(model.layers[1], model.embedding)
+            self.assert_same(values_of(model), values_of(plain))
+            self.assertEqual(self.train(model, optimizer), self.train(plain, own))
+            self.assert_same(values_of(model), values_of(plain))
+
+    def test_are_kept_if_the_scope_fails_and_refused_if_their_form_changes(self):
+        model, optimizer = self.offload(net_of())
+        before = values_of(model)
+
+        def other_form():
+            model.layers[0].up.weight.data = torch.zeros(3)
+
+        def other_tensor():
+            model.layers[0].up.weight = torch.nn.Parameter(torch.zeros(2 * WIDTH, WIDTH))
+
+        def fail():
+            model.layers[0].up.weight.data.zero_()
+            raise ArithmeticError("shape: in the scope")
+
+        weight = model.layers[0].up.weight
+        for change in (fail, other_form, other_tensor):
+            with self.assertRaisesRegex(Exception, "shape|neither trained nor saved"):
+                with headrace.gathered(model, modify=True):
+                    change()
+            model.layers[0].up.weight = weight
+            self.assert_same(values_of(model), before)
+        self.train(model, optimizer)
+
+    def test_cannot_be_used_while_they_change(self):
+        model, optimizer = self.offload(net_of())
+        with headrace.gathered(model.layers[0], modify=True):
+            for use in (lambda: loss_of(model), optimizer.step, optimizer.restore,
+                        optimizer.sleep, optimizer.close,
+                        lambda: headrace.gathered(model.layers[0]).__enter__()):
+                with self.assertRaisesRegex(headrace.WrongState, "layers.0"):
+                    use()
+        with headrace.gathered(model.layers[0]):
+            for use in (optimizer.step, optimizer.restore, optimizer.close,
+                        lambda: headrace.gathered(model, modify=True).__enter__()):
+                with self.assertRaisesRegex(headrace.WrongState, "in use"):
+                    use()
+        self.train(model, optimizer)
+
+    def test_that_are_written_while_bound_for_reading_are_refused_until_they_are_loaded(self):
+        def write_in_scope(model, _optimizer):
+            with headrace.gathered(model.layers[1]) as layer, torch.no_grad():
+                layer.up.weight.zero_()
+
+        def write_in_forward(model, _optimizer):
+            layer = model.layers[1]
+            handle = layer.up.register_forward_pre_hook(
+                lambda *_: [layer.up.weight.detach().zero_()].clear())
+            try:
+                with torch.no_grad():
+                    model(tokens_of())
+            finally:
+                handle.remove()
+
+        def write_to_the_rest(model, optimizer):
+            with torch.no_grad():
+                model.embedding.weight.zero_()
+            loss_of(model).backward()
+            optimizer.step()
+
+        for write in (write_in_scope, write_in_forward, write_to_the_rest):
+            with self.subTest(write.__name__):
+                model, optimizer = self.offload(net_of(), nvme=self.folder)
+                before = values_of(model)
+                for use in (lambda: write(model, optimizer), optimizer.step,
+                            lambda: values_of(model)):
+                    with self.assertRaisesRegex(headrace.WrongState, "was written"):
+                        use()
+                        loss_of(model).backward()
+                        use()
+                optimizer.zero_grad()
+                model.load_state_dict(before)
+                self.assert_same(values_of(model), before)
+                self.train(model, optimizer)
+
+    def test_in_state_dict_are_copies_and_ties_stay_ties(self):
+        for nvme in (None, self.folder):
+            model, optimizer = self.offload(net_of(), nvme=nvme)
+            state = model.state_dict()
+            self.assertEqual(list(state), list(net_of().state_dict()))
+            self.assert_same(state, net_of().state_dict())
+            self.assertIs(state["embedding.weight"], state["head.weight"])
+            state["layers.0.up.weight"].zero_()
+            state["embedding.weight"].zero_()
+            self.assert_same(model.state_dict(), net_of().state_dict())
+            kept = model.state_dict()
+            optimizer.close()
+            self.assert_same(kept, net_of().state_dict())
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_are_loaded_as_torch_loads_them(self):
+        source = net_of()
+        for parameter in source.parameters():
+            parameter.data.add_(0.5)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.train(model, optimizer)
+        found = model.load_state_dict(source.state_dict())
+        self.assertEqual(str(found), "<All keys matched successfully>")
+        self.assert_same(values_of(model), values_of(source))
+        self.train(model, optimizer)
+        before = values_of(model)
+        with self.assertRaisesRegex(RuntimeError, "size mismatch.*layers.0.up.bias"):
+            model.load_state_dict({**before, "layers.0.up.bias": torch.zeros(3)})
+        self.assert_same(values_of(model), before)
+        found = model.load_state_dict({"layers.1.up.bias": torch.ones(2 * WIDTH)}, strict=False)
+        self.assertIn("layers.0.up.bias", found.missing_keys)
+        self.assertTrue(values_of(model)["layers.1.up.bias"].eq(1).all())
+
+    def test_a_full_drive_is_an_error_that_names_the_folder(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        with unittest.mock.patch("os.posix_fallocate", side_effect=OSError(28, "full")):
+            with self.assertRaisesRegex(headrace.NoSpace, self.folder):
+                model.state_dict()
+        self.train(model, optimizer)
+
+    @NEEDS_TRANSFORMERS
+    def test_are_saved_and_loaded_by_transformers(self):
+        for name, (make, inputs, _) in models().items():
+            with self.subTest(name):
+                torch.manual_seed(0)
+                path = os.path.join(self.folder, name)
+                make().save_pretrained(path)
+                model = type(make()).from_pretrained(path)  # maps its file
+                model, optimizer = self.offload(model, nvme=self.folder)
+                model(**inputs).loss.backward()
+                optimizer.step()
+                expected = values_of(model)
+                model.save_pretrained(path + "-trained")
+                reloaded = type(model).from_pretrained(path + "-trained")
+                self.assert_same(values_of(reloaded), expected)
+                optimizer.close()
+
+
 TRUE = torch.arange(1, 17, dtype=torch.float32).view(4, 4)
 
 

@@ -32,8 +32,11 @@ class TakenGrad(torch.Tensor):
     def __repr__(self, **_options: Any) -> str:  # type: ignore[override]
         return f"TakenGrad({self.of.slot.full_name}: headrace's engine has it)"
 
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        raise WrongState(_refused(self.of.slot.full_name, "copied or pickled"))
+    def _refuse(self, *_arguments: Any, **_options: Any) -> Any:
+        raise WrongState(_refused(self.of.slot.full_name, "read, copied or pickled"))
+
+    # What torch does not dispatch.
+    numpy = tolist = data_ptr = untyped_storage = __reduce_ex__ = __deepcopy__ = _refuse
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (),

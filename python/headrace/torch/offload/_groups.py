@@ -91,6 +91,7 @@ class OffloadedGroup:
         self.binds = 0  # since the start: what a step costs is seen in it
         self.stale_aliases = 0  # tensors of an ended binding that somebody kept
         self.generation = 0  # of the values: saved tensors of an older one are refused
+        self.spoiled = False  # written behind the engine's back, until it is loaded as a whole
         self.hold: Any = None  # of a backward pass (_backward.py)
         self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
         self._gathered: Optional[Gathered] = None
@@ -172,12 +173,19 @@ class OffloadedGroup:
 
     def spoil(self, slot: Slot) -> None:
         text = (f"parameter '{slot.full_name}' was written while it was bound for reading: the "
-                "engine's masters and its drive do not have the change. Load the model's values "
-                "again with load_state_dict(), and write within headrace.gathered(module, "
-                "modify=True).")
+                "engine's masters and its drive do not have the change, so nothing goes on with "
+                "it. Load the model's values with load_state_dict() (the moments of this block "
+                "then begin anew), and write within headrace.gathered(module, modify=True).")
         slot.version = slot.parameter._version
+        self.spoiled = True
         self.engine.mark_written(self.group, text)
         raise WrongState(text)
+
+    def refuse_spoiled(self) -> None:
+        if self.spoiled:
+            raise WrongState(f"a parameter of {quoted(self.name)} was written while it was bound "
+                             "for reading, so its values are lost; nothing was done. Load the "
+                             "model's values with load_state_dict().")
 
     # ---- what a backward pass needs ----
     def section_of(self, tensor: torch.Tensor) -> Optional[torch.dtype]:

@@ -15,7 +15,7 @@ import torch
 from ..._errors import ArgumentError, WrongState
 from .._part import memory_of
 from .._spaces import space_for
-from ._groups import Slot, quoted
+from ._groups import OffloadedGroup, Slot, quoted
 from ._hooks import Hook
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def modify_scope(offload: "Offload", parameters: list) -> Iterator[None]:
     """After an exception, the engine's values are as they were."""
     slots = [offload.slot_of(parameter) for parameter in parameters if offload.has(parameter)]
     offload.require_none_in_use("gathered() for changing")
+    for slot in slots:
+        slot.group.refuse_spoiled()
     try:
         for slot in slots:
             begin_change(slot)
@@ -66,7 +68,10 @@ def begin_change(slot: Slot) -> None:
     if group.kept and group.bindings:
         group.release()
     space = torch.empty(slot.shape, dtype=slot.dtype, device="cpu")
-    group.engine.store(slot.full_name, "weight", memory_of(space))
+    if group.spoiled:
+        space.fill_(torch.nan)  # there is no value; end_changes() waits for the whole group
+    else:
+        group.engine.store(slot.full_name, "weight", memory_of(space))
     slot.parameter.data = space
     slot.changing = True
 
@@ -91,16 +96,34 @@ def end_changes(slots: Iterable[Slot]) -> None:
     change takes them."""
     slots = [slot for slot in slots if slot.changing]
     for slot in slots:
-        values = slot.parameter.data.contiguous()
-        slot.group.engine.load_content(slot.full_name, "weight", memory_of(values))
-        drop_change(slot)
-    for group in {id(slot.group): slot.group for slot in slots}.values():
+        if not slot.group.spoiled:
+            values = slot.parameter.data.contiguous()
+            slot.group.engine.load_content(slot.full_name, "weight", memory_of(values))
+            drop_change(slot)
+    for group in _groups_of(slots):
+        if group.spoiled:
+            _load_whole(group)
         group.outdate()
     _bind_kept(slots)
 
 
+def _load_whole(group: OffloadedGroup) -> None:
+    """Once all its parameters have new values."""
+    if not all(slot.changing for slot in group.slots):
+        return
+    values = {slot.name: slot.parameter.data.contiguous() for slot in group.slots}
+    group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
+    group.spoiled = False
+    for slot in group.slots:
+        drop_change(slot)
+
+
+def _groups_of(slots: Iterable[Slot]) -> list[OffloadedGroup]:
+    return list({id(slot.group): slot.group for slot in slots}.values())
+
+
 def _bind_kept(slots: Iterable[Slot]) -> None:
-    for group in {id(slot.group): slot.group for slot in slots}.values():
+    for group in _groups_of(slots):
         if group.kept and group.bindings == 0 and not any(one.changing for one in group.slots):
             group.bind()
 
@@ -131,6 +154,7 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
             raise ArgumentError("load_state_dict(assign=True) would put other tensors in place "
                                 "of the parameters that headrace has; nothing was loaded. "
                                 "Leave assign out.")
+        offload.forward.end_broken()
         for name, slot in own.items():
             if prefix + name in state_dict:
                 begin_change(slot)
