@@ -113,9 +113,21 @@ def _save_options(latest: bool, trainer_state: bytes) -> Any:
                trainer_state_bytes=len(trainer_state))
 
 
+_waiting: set[int] = set()  # engines that nobody closed, and whose weights somebody still has
+
+
 def _destroy(handle: int) -> None:
     """For engines that nobody closed. In a forked child, C refuses."""
-    _library.lib.headrace_engine_destroy(handle, None)
+    if _library.lib.headrace_engine_destroy(handle, None) != _c.HEADRACE_OK:
+        _waiting.add(handle)
+
+
+def _release(gathered: int, engine: int) -> None:
+    """The garbage collector may come to an engine before it comes to the last array of it."""
+    _library.lib.headrace_gathered_release(gathered, None)
+    if engine in _waiting:
+        _waiting.discard(engine)
+        _destroy(engine)
 
 
 def _buffer_of(values: Any, name: str) -> memoryview:
@@ -165,9 +177,9 @@ def _shaped(view: memoryview, known_format: str, shape: Sequence[int]) -> memory
 class _Lease:
     """Keeps a gathered group in its place until the scope and the last array of it are gone."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, engine: int) -> None:
         self.handle = handle
-        self.release = weakref.finalize(self, _library.lib.headrace_gathered_release, handle, None)
+        self.release = weakref.finalize(self, _release, handle, engine)
 
 
 class DeviceArray:
@@ -262,7 +274,7 @@ class Group:
         them; 0 is CUDA's default stream."""
         handle = ctypes.c_void_p()
         self.engine._call("engine_gather", self.index, stream, ctypes.byref(handle))
-        return Gathered(self, _Lease(handle.value), stream)
+        return Gathered(self, _Lease(handle.value, self.engine._live()), stream)
 
     def load(self, values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
         self.engine.load(self, values)

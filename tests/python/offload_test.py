@@ -2,7 +2,9 @@
 """offload_test.py FOLDER [TEST...]: headrace.offload(). FOLDER lies on a drive."""
 import contextlib
 import copy
+import gc
 import io
+import json
 import os
 import pickle
 import signal
@@ -763,6 +765,369 @@ class Values(Case):
                 reloaded = type(model).from_pretrained(path + "-trained")
                 self.assert_same(values_of(reloaded), expected)
                 optimizer.close()
+
+
+class Blocks(Case):
+    def groups(self, model, **options):
+        _, optimizer = self.offload(model, **options)
+        groups = set(optimizer.stats()[0]["model"]["binds"])
+        optimizer.close()
+        return groups
+
+    def test_are_the_repeated_layers(self):
+        layers = {f"layers.{i}" for i in range(LAYERS)}
+        self.assertEqual(self.groups(net_of()), layers | {""})
+        self.assertEqual(self.groups(net_of(), blocks=Layer), layers | {""})
+        self.assertEqual(self.groups(net_of(), blocks=lambda name, _: name == "layers"),
+                         {"layers", ""})
+        model = net_of()
+        self.assertEqual(self.groups(model, blocks=[model.layers[3], model.head]),
+                         {"layers.3", ""})  # the head is tied to the embedding
+        stack = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+        self.assertEqual(self.groups(stack), {"0", "1", "2"})
+
+    def test_share_a_tied_weight_in_the_rest(self):
+        for reentrant in (None, True):
+            plain, model = net_of(), net_of()
+            for one in (plain, model):
+                one.layers[2].up.weight = one.layers[0].up.weight
+                one.reentrant = reentrant
+            expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+            model, optimizer = self.offload(model, nvme=self.folder)
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assert_same(values_of(model), values_of(plain))
+
+    def test_that_are_missing_or_nested_are_refused(self):
+        model = net_of()
+        before = values_of(model)
+        for blocks in (torch.nn.Conv2d, "layers", lambda *_: False, [torch.nn.Linear(1, 1)],
+                       [model.layers, model.layers[0]], [model.layers[0], model.layers[0]], [model],
+                       []):
+            with self.assertRaisesRegex(headrace.ArgumentError, "model is as it was"):
+                self.offload(model, blocks=blocks)
+        with self.assertRaisesRegex(headrace.ArgumentError, "no blocks"):
+            self.offload(torch.nn.Linear(4, 4))
+        self.assert_same(values_of(model), before)
+
+    def test_with_parameters_of_other_kinds_are_refused(self):
+        def transposed(layer):
+            layer.up.weight.data = layer.up.weight.data.t().contiguous().t()
+
+        def subclass(layer):
+            kind = type("Quantised", (torch.nn.Parameter,), {})
+            layer.up.weight = kind(layer.up.weight.data)
+
+        def view(layer):
+            layer.norm.bias.data = layer.norm.weight.data[:]
+
+        for change, text in ((lambda layer: layer.double(), "float64"),
+                             (lambda layer: layer.to("meta"), "meta"), (transposed, "row-major"),
+                             (subclass, "Quantised"), (view, "share memory")):
+            model = net_of()
+            change(model.layers[1])
+            with self.assertRaisesRegex(headrace.Error, text):
+                self.offload(model)
+            model.layers[0].up.weight.sum()  # as it was
+
+
+class Life(Case):
+    def test_after_an_error_in_offload_the_model_is_as_it_was(self):
+        model = net_of()
+        before = values_of(model)
+        part = [{"params": [model.layers[0].up.weight]}]
+        for arguments, options, text in (
+                ((), {"nvme": self.folder + "/missing"}, "missing"),
+                (({"zero_optimisation": {}},), {}, "zero_optimization"),
+                (({"gradient_clipping": 1.0},), {}, "gradient_clipping"),
+                (({"scheduler": {"type": "WarmupLR"}},), {}, "scheduler"),
+                (({"optimizer": {"type": "OneBitAdam"}},), {}, "onebitadam"),
+                (({"optimizer": {"type": "AdamW", "params": {"lr": 1.0}}},), {}, "lr"),
+                (({"optimizer": {"type": "AdamW", "params": {"eps": "auto"}}},), {}, "auto"),
+                (({"bf16": {"enabled": True}},), {}, "bf16"),
+                (({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/"}}},),
+                 {"nvme": self.folder}, "offload_param"),
+                ((3,), {}, "config is a int"),
+                ((), {"optimizer": "Adafactor"}, "adafactor"),
+                ((), {"params": part}, "in no group"),
+                ((), {"lr": -1.0}, "lr is -1"),
+                ((), {"nvme": self.folder, "host_budget": "1KiB"}, "(?i)budget")):
+            with self.subTest(text):
+                with self.assertRaisesRegex(Exception, text):
+                    self.offload(model, *arguments, **options)
+                self.assert_same(values_of(model), before)
+                self.assertEqual(len(model.layers[0]._forward_hooks), 0)
+        # Ctrl-C, or a drive that fails, when half of the values have moved.
+        load, left = headrace.Group.load, [3]
+
+        def interrupted(group, values):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            load(group, values)
+
+        with unittest.mock.patch("headrace.Group.load", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                self.offload(model)
+        self.assert_same(values_of(model), before)
+        self.train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def test_takes_a_file_of_deepspeed(self):
+        path = os.path.join(self.folder, "ds.json")
+        place = {"device": "nvme", "nvme_path": self.folder}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+                       "zero_optimization": {"stage": 3, "offload_optimizer": place,
+                                             "offload_param": place},
+                       "optimizer": {"type": "Adam", "params": {"lr": "auto", "eps": 1e-7}}}, file)
+        model, optimizer = self.offload(net_of(torch.bfloat16), path)
+        self.assertEqual((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["eps"]),
+                         (1e-2, 1e-7))
+        self.assertIsInstance(optimizer, headrace.torch.AdamW)
+        self.train(model, optimizer, accumulation=2)
+        self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
+
+    def test_refuses_a_second_offload_copies_and_other_versions_of_torch(self):
+        from headrace.torch.offload import _private
+        model, optimizer = self.offload(net_of())
+        with self.assertRaisesRegex(headrace.WrongState, "already"):
+            headrace.offload(model)
+        for copy_of in (copy.deepcopy, pickle.dumps):
+            for what in (optimizer, model, model.layers[0]):
+                with self.assertRaisesRegex(TypeError, "cannot be copied"):
+                    copy_of(what)
+        for name in ("_construct_storage_from_data_pointer", "_current_graph_task_id",
+                     "_set_storage_data_ptr_access_error_msg", "_storage_Use_Count"):
+            with self.subTest(name), unittest.mock.patch.object(torch._C, name, None):
+                _private._missing.cache_clear()
+                with self.assertRaisesRegex(headrace.Unsupported, "torch 2"):
+                    headrace.offload(net_of())
+        _private._missing.cache_clear()
+        self.offload(net_of())
+
+    def test_goes_on_after_an_exception_in_forward(self):
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        for fault in (ArithmeticError("in forward"), KeyboardInterrupt()):
+            for grad in (True, False):
+                model, optimizer = self.offload(net_of(), nvme=self.folder)
+                model.layers[2].fault = fault
+                with self.assertRaises(type(fault)), torch.set_grad_enabled(grad):
+                    model(tokens_of())
+                model.layers[2].fault = None
+                self.assertEqual(self.train(model, optimizer), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                optimizer.close()
+
+    def test_aliases_that_outlive_a_binding_raise(self):
+        model, optimizer = self.offload(net_of())
+        kept = []
+        model.layers[0].up.register_forward_hook(
+            lambda module, *_: kept.append(module.weight.detach()) and None)
+        model(tokens_of())
+        with self.assertRaisesRegex(RuntimeError, "'layers.0'.*binding that has ended"):
+            kept[0].sum()
+        self.assertEqual(optimizer.stats()[0]["model"]["stale_aliases"], 1)
+        embedding = model.embedding.weight.detach()
+        self.assertEqual(embedding.shape, (50, WIDTH))
+        optimizer.close()
+        with self.assertRaisesRegex(RuntimeError, "binding that has ended"):
+            embedding.sum()
+
+    def test_a_forked_child_reads_an_error_and_no_foreign_memory(self):
+        model, optimizer = self.offload(net_of())
+        with self.assertRaisesRegex(RuntimeError, "forked"):
+            of_fork(lambda: model.embedding.weight.sum().item())
+        with self.assertRaisesRegex(RuntimeError, "parked"):
+            of_fork(lambda: model.layers[0].up.weight.sum().item())
+        loader = torch.utils.data.DataLoader([tokens_of(seed) for seed in range(4)], num_workers=2)
+        for tokens in loader:
+            model(tokens[0]).mean().backward()
+            optimizer.step()
+
+    def test_restore_gives_torch_its_parameters_back(self):
+        plain, model = net_of(), net_of()
+        identities = [id(parameter) for parameter in model.parameters()]
+        model, optimizer = self.offload(model, nvme=self.folder)
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        self.train(plain, own)
+        self.train(model, optimizer)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "gradients"):
+            optimizer.restore()
+        optimizer.zero_grad()
+        optimizer.restore()
+        self.assertEqual([id(parameter) for parameter in model.parameters()], identities)
+        self.assert_same(values_of(copy.deepcopy(model)), values_of(plain))
+        self.assertEqual(os.listdir(self.folder), [])
+        for use in (optimizer.step, optimizer.restore, optimizer.sleep, optimizer.wake):
+            with self.assertRaisesRegex(headrace.WrongState, "restored or closed"):
+                use()
+        optimizer.zero_grad()
+        for one in (plain, model):
+            one.zero_grad()
+            self.train(one, torch.optim.SGD(one.parameters(), lr=0.1))
+        self.assert_same(values_of(model), values_of(plain))
+        self.offload(model)
+
+    def test_sleeps_and_wakes(self):
+        for nvme in (None, self.folder):
+            plain = net_of()
+            own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+            model, optimizer = self.offload(net_of(), nvme=nvme)
+            for _ in range(2):
+                self.assertEqual(self.train(model, optimizer), self.train(plain, own))
+                optimizer.sleep(self.folder)
+                for use in (lambda: loss_of(model), lambda: model.layers[0](torch.ones(1, WIDTH)),
+                            lambda: values_of(model), lambda: optimizer.sleep(self.folder),
+                            lambda: headrace.gathered(model.layers[0]).__enter__()):
+                    with self.assertRaisesRegex(RuntimeError, "asleep|engine sleeps"):
+                        use()
+                optimizer.wake()
+                self.assert_same(values_of(model), values_of(plain))
+
+    def test_an_engine_ends_with_its_model(self):
+        from headrace.torch.offload import _offload
+        model, optimizer = headrace.offload(net_of(), nvme=self.folder)
+        self.train(model, optimizer)
+        engine = weakref.ref(optimizer._part.engine)
+        self.assertNotEqual(os.listdir(self.folder), [])
+        del optimizer
+        gc.collect()
+        model(tokens_of())  # the model keeps it
+        del model
+        gc.collect()
+        self.assertIsNone(engine())
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_with_a_budget_less_is_on_the_drive(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        expected = self.train(model, optimizer), values_of(model)
+        less = optimizer.plan()[0]["host_bytes"]
+        optimizer.close()
+        model, optimizer = self.offload(net_of(), nvme=self.folder, host_budget=less + (1 << 20))
+        self.assertEqual(self.train(model, optimizer), expected[0])
+        self.assert_same(values_of(model), expected[1])
+
+
+class State(Case):
+    """What the optimizer saves and loads."""
+
+    def test_goes_on_in_another_model_and_in_torch(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            for snapshots in (None, self.folder + "/snapshots"):
+                model, optimizer = self.offload(net_of(dtype), nvme=self.folder,
+                                                snapshots=snapshots)
+                self.train(model, optimizer)
+                file = io.BytesIO()
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                           file)
+                file.seek(0)
+                saved = torch.load(file, weights_only=True)
+                expected = self.train(model, optimizer), values_of(model)
+                other, follower = self.offload(net_of(dtype), snapshots=snapshots)
+                self.train(other, follower, 1)
+                other.load_state_dict(saved["model"])
+                follower.load_state_dict(saved["optimizer"])
+                self.assertEqual(self.train(other, follower), expected[0])
+                self.assert_same(values_of(other), expected[1])
+                if snapshots is None:
+                    plain = net_of(dtype)
+                    plain.load_state_dict(saved["model"])
+                    own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+                    own.load_state_dict(saved["optimizer"])
+                    self.assertEqual(self.train(plain, own), expected[0])
+                    self.assert_same(values_of(plain), expected[1])
+
+    def test_from_before_the_first_step_begins_anew(self):
+        model, optimizer = self.offload(net_of())
+        weights, fresh = values_of(model), optimizer.state_dict()
+        expected = self.train(model, optimizer)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(fresh)
+        self.assertEqual(self.train(model, optimizer), expected)
+
+    def test_half_of_a_load_stops_the_step(self):
+        model, optimizer = self.offload(net_of())
+        self.train(model, optimizer)
+        state = optimizer.state_dict()
+        set_steps = headrace.Engine.set_step_count
+        with unittest.mock.patch("headrace.Engine.set_step_count",
+                                 side_effect=headrace.IoError("the drive is gone")):
+            with self.assertRaises(OSError):
+                optimizer.load_state_dict(state)
+        self.assertIsNotNone(set_steps)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "ended in the middle"):
+            optimizer.step()
+        optimizer.zero_grad()
+        optimizer.load_state_dict(state)
+        self.train(model, optimizer)
+
+    def test_of_another_rule_is_refused(self):
+        model, optimizer = self.offload(net_of())
+        before = values_of(model)
+        other = torch.optim.SGD(model.parameters(), lr=0.1)
+        with self.assertRaises(headrace.ArgumentError):
+            optimizer.load_state_dict(other.state_dict())
+        with self.assertRaisesRegex(headrace.Unsupported, "params="):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+        self.assert_same(values_of(model), before)
+        self.train(model, optimizer)
+
+
+@unittest.skipIf(peft is None or transformers is None, "peft is not installed")
+class Lora(Case):
+    def model(self, dtype, reentrant):
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=64, hidden_size=128, intermediate_size=512, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2))
+        model = peft.get_peft_model(model.to(dtype).train(), peft.LoraConfig(
+            r=4, target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=False,
+            lora_dropout=0.1), autocast_adapter_dtype=False)
+        if reentrant is not None:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        return model
+
+    def base(self, model):
+        return {name: values.clone() for name, values in model.state_dict().items()
+                if "lora_" not in name}
+
+    def test_reads_its_base_and_writes_none_of_it(self):
+        def loss(model, seed):
+            torch.manual_seed(seed)
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+        ids = models()["llama"][1]["input_ids"]
+
+        for dtype in (torch.float32, torch.bfloat16):
+            for reentrant in (None, False, True):
+                with self.subTest(dtype=dtype, reentrant=reentrant):
+                    plain = self.model(dtype, reentrant)
+                    own = headrace.torch.AdamW(
+                        [p for p in plain.parameters() if p.requires_grad], lr=1e-2)
+                    expected = self.train(plain, own, loss=loss)
+                    model, optimizer = self.offload(self.model(dtype, reentrant),
+                                                    nvme=self.folder)
+                    before, written = self.base(model), self.written(optimizer)
+                    self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+                    written = self.written(optimizer) - written
+                    self.assert_same(values_of(model), values_of(plain))
+                    self.assert_same(self.base(model), before)
+                    binds = optimizer.stats()[0]["model"]["binds"]
+                    self.assertEqual(sorted(binds.values()), [1, 6, 6, 6])
+                    # Adapters and their state, and nothing of the base, which is larger.
+                    rows = {(row["what"], row["tier"]): row["bytes"]
+                            for row in optimizer.plan()[0]["rows"]}
+                    of_a_step = rows["optimizer state", "nvme"] + rows["gradients", "host"]
+                    self.assertLess(4 * of_a_step, rows["parameters", "nvme"])
+                    self.assertEqual(written, 3 * of_a_step)
+                    optimizer.close()
+
+    def written(self, optimizer):
+        optimizer._part.engine.finish_step()
+        return optimizer.stats()[0]["nvme_written_bytes"]
 
 
 TRUE = torch.arange(1, 17, dtype=torch.float32).view(4, 4)

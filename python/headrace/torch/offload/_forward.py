@@ -64,10 +64,6 @@ class Forward:
         return [module.register_forward_pre_hook(before, with_kwargs=True, prepend=True),
                 module.register_forward_hook(after, with_kwargs=True, always_call=True)]
 
-    def watch_model(self, model: torch.nn.Module) -> list:
-        begin = Hook(lambda _module, _arguments: self.end_broken())
-        return [model.register_forward_pre_hook(begin, prepend=True)]
-
     def _before(self, group: OffloadedGroup, arguments: tuple, named: dict) -> None:
         group.refuse_replaced()
         self._passes.bind(group)

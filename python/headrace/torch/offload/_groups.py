@@ -151,7 +151,7 @@ class OffloadedGroup:
             for slot in self.slots:
                 slot.park()
         for storage in self._storages.values():
-            self.stale_aliases += _private.uses(storage) > 2  # one here, one the loop's
+            self.stale_aliases += _private.uses(storage) > 1
         self.guard(f"this tensor is a view of a parameter of {quoted(self.name)}, from a binding "
                    "that has ended; its memory may hold other values. Copy what you keep with "
                    "clone() while the block runs.")

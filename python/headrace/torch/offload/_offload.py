@@ -18,6 +18,7 @@ from ._blocks import Division
 from ._forward import Forward
 from ._gradients import Intake
 from ._groups import OffloadedGroup, Slot, quoted
+from ._hooks import Hook
 
 _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
 
@@ -99,7 +100,8 @@ class Offload:
         for group in self.groups:
             if group.module is not None:
                 self._hooks += self.forward.watch(group)
-        self._hooks += self.forward.watch_model(self.model)
+        begin = Hook(lambda _module, _arguments: self._begin_forward())
+        self._hooks.append(self.model.register_forward_pre_hook(begin, prepend=True))
         self._hooks += _values.watch(self)
 
     def _undo(self, moved: list) -> None:
@@ -108,6 +110,10 @@ class Offload:
         self._end()
 
     # ---- between passes ----
+    def _begin_forward(self) -> None:
+        self._refuse_asleep("forward")
+        self.forward.end_broken()
+
     def _bind_kept(self) -> None:
         for group in self.groups:
             if group.kept and group.bindings == 0:
