@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 import tempfile
+import threading
 import unittest
 import unittest.mock
 import warnings
@@ -1128,6 +1129,87 @@ class Lora(Case):
     def written(self, optimizer):
         optimizer._part.engine.finish_step()
         return optimizer.stats()[0]["nvme_written_bytes"]
+
+
+def anonymous_bytes():
+    """Memory of this process that no file is behind."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        rows = dict(line.split(":", 1) for line in file)
+    return 1024 * sum(int(rows[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+
+
+class Peak:
+    """The most that anonymous_bytes() grows within `with`."""
+
+    def __enter__(self):
+        self.first = self.most = anonymous_bytes()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        while not self.ended.wait(0.002):
+            self.most = max(self.most, anonymous_bytes())
+
+    def __exit__(self, *_raised):
+        self.ended.set()
+        self.thread.join()
+        self.bytes = max(self.most, anonymous_bytes()) - self.first
+
+
+@NEEDS_TRANSFORMERS
+class Memory(Case):
+    """In a child process, which has not grown before."""
+
+    def config(self):
+        return transformers.LlamaConfig(
+            vocab_size=64, hidden_size=512, intermediate_size=1536, num_hidden_layers=16,
+            num_attention_heads=4, num_key_value_heads=4, dtype=torch.bfloat16)
+
+    def test_holds_the_plan_and_no_model(self):
+        torch.manual_seed(0)
+        transformers.LlamaForCausalLM(self.config()).to(torch.bfloat16).save_pretrained(
+            self.folder + "/saved")
+        peaks = of_fork(self.child)
+        print("\nanonymous memory beside the plan, MiB:",
+              {name: round(value / 2**20, 1) for name, value in peaks.items()})
+        weights, plan = peaks.pop("weights"), peaks.pop("plan")
+        self.assertGreater(weights, 90 << 20)
+        # The plan is 2 bytes of gradients for each parameter, and slots.
+        self.assertLess(plan, 2 * weights)
+        for name, value in peaks.items():
+            self.assertLess(value, weights / 4, name)
+
+    def child(self):
+        ids = torch.randint(0, 64, (1, 8))
+        self.step(transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+            num_attention_heads=4)), torch.optim.AdamW, ids)
+        peaks = {}
+        with Peak() as start:
+            model = transformers.LlamaForCausalLM.from_pretrained(self.folder + "/saved")
+            peaks["weights"] = sum(parameter.nbytes for parameter in model.parameters())
+            model, optimizer = headrace.offload(model, nvme=self.folder, lr=1e-3)
+        peaks["plan"] = optimizer.plan()[0]["host_bytes"]
+        peaks["offload"] = start.bytes - peaks["plan"]
+        with Peak() as one:
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+        peaks["step"] = one.bytes
+        with Peak() as one:
+            model.save_pretrained(self.folder + "/trained")
+        peaks["save"] = one.bytes
+        with Peak() as one:
+            state = transformers.LlamaForCausalLM.from_pretrained(
+                self.folder + "/trained").state_dict()
+            model.load_state_dict(state)
+        peaks["load"] = one.bytes
+        return peaks
+
+    def step(self, model, kind, ids):
+        model(input_ids=ids, labels=ids).loss.backward()
+        kind(model.parameters()).step()
 
 
 TRUE = torch.arange(1, 17, dtype=torch.float32).view(4, 4)
