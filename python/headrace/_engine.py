@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 
 from . import _c, _library
 from ._errors import ArgumentError, NotFound, WrongState
-from ._library import call, call_to_the_end, call_with, encoded, fitting, new
+from ._library import call, call_to_the_end, call_with, encoded, fitting, new, unbroken
 from ._saves import BackgroundSave, Resumed
 
 logger = logging.getLogger("headrace")
@@ -272,9 +272,12 @@ class Group:
     def gather(self, stream: int = 0) -> Gathered:
         """stream: on a GPU, the address of the cudaStream_t that reads the weights. It waits for
         them; 0 is CUDA's default stream."""
-        handle = ctypes.c_void_p()
-        self.engine._call("engine_gather", self.index, stream, ctypes.byref(handle))
-        return Gathered(self, _Lease(handle.value, self.engine._live()), stream)
+        def gathered() -> Gathered:
+            handle = ctypes.c_void_p()
+            self.engine._call("engine_gather", self.index, stream, ctypes.byref(handle))
+            return Gathered(self, _Lease(handle.value, self.engine._live()), stream)
+
+        return unbroken(gathered)  # a lease without its object would last as long as the engine
 
     def load(self, values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
         self.engine.load(self, values)

@@ -7,10 +7,12 @@ import io
 import json
 import os
 import pickle
+import random
 import signal
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import unittest.mock
 import warnings
@@ -291,7 +293,10 @@ def models():
             {"pixel_values": images, "labels": torch.tensor([1, 3])}, 3),
         "mixtral": (lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **llama, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)),
-            of_text, 3)}
+            of_text, 3),
+        "t5": (lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(
+            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=5, num_heads=4,
+            decoder_start_token_id=0)), of_text, 10)}
 
 
 @NEEDS_TRANSFORMERS
@@ -375,6 +380,12 @@ class Transformers(Case):
                                  (torch.float32, False)):
             with self.subTest(dtype=dtype, reentrant=reentrant):
                 self.compare("vit", dtype, reentrant)
+
+    def test_t5(self):
+        """Its decoder's blocks share an input, whose gradient comes after all of them."""
+        for reentrant in (None, False):
+            with self.subTest(reentrant=reentrant):
+                self.compare("t5", torch.float32, reentrant)
 
     def test_mixtral(self):
         for reentrant in (None, False, True):
@@ -919,6 +930,55 @@ class Life(Case):
                 self.assert_same(values_of(model), values_of(plain))
                 optimizer.close()
 
+    def test_goes_on_after_ctrl_c_at_any_time(self):
+        seed = int.from_bytes(os.urandom(4), "little")
+        print(f"\nseed of Ctrl-C: {seed}")
+        self.assertEqual(of_fork(lambda: self.interrupted_child(seed)), "trained")
+
+    def interrupted_child(self, seed):
+        """Steps are made or not, and nothing is left bound."""
+        random_delay = random.Random(seed)
+        model, optimizer = headrace.offload(net_of(), nvme=self.folder, lr=1e-3)
+        interrupts = 0
+        while interrupts < 60:
+            before = values_of(model)
+            steps = optimizer._part.steps(model.embedding.weight)
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random_delay.uniform(1e-4, 2e-2))
+                try:
+                    for _ in range(20):
+                        loss_of(model).backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    time.sleep(0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            optimizer.zero_grad()
+            made = optimizer._part.steps(model.embedding.weight) - steps
+            after = values_of(model)
+            moved = not all(map(torch.equal, before.values(), after.values()))
+            assert moved == (made > 0), (moved, made)
+        plain = net_of()
+        plain.load_state_dict(values_of(model))
+        assert loss_of(model).item() == loss_of(plain).item()
+        optimizer.restore()
+        return "trained"
+
+    def test_inputs_that_outlive_a_pass_collect_no_hooks(self):
+        model, optimizer = self.offload(net_of())
+        prompt = torch.ones(2, WIDTH, requires_grad=True)
+        for step in range(4):
+            out = model.layers[0](prompt)
+            if step % 2:
+                out.sum().backward()
+        del out
+        gc.collect()
+        self.assertEqual(len(prompt._backward_hooks or {}), 0)
+        optimizer.step()
+
     def test_aliases_that_outlive_a_binding_raise(self):
         model, optimizer = self.offload(net_of())
         kept = []
@@ -1244,6 +1304,11 @@ def replaced(model):
     return model
 
 
+def other_memory(model):
+    model.w.data = torch.zeros(4, 4)
+    return model
+
+
 def stepped(model, **options):
     model.w.grad = torch.ones(4, 4)
     torch.optim.AdamW([model.w], lr=0.1, **options).step()
@@ -1340,6 +1405,7 @@ ACCESSES = {
     "torch.equal": lambda m: torch.equal(m.w, TRUE),
     "isfinite": lambda m: torch.isfinite(m.w).all(),
     "parameters_to_vector": lambda m: torch.nn.utils.parameters_to_vector([m.w]),
+    "p.data = other, then forward": lambda m: other_memory(m)(torch.eye(4)),
     "functional_call": lambda m: torch.func.functional_call(
         m.blocks[0], dict(m.blocks[0].named_parameters()), (torch.eye(4),)).t(),
     "functional_call, other tensors": lambda m: torch.func.functional_call(

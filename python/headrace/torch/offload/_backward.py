@@ -13,6 +13,7 @@ the inputs.) What never comes, such as the gradient of an unused parameter, ends
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -27,16 +28,33 @@ class Call:
 
     def __init__(self, passes: "Passes", group: OffloadedGroup) -> None:
         self.passes, self.group = passes, group
-        self.inputs: set = set()  # numbers of those whose gradient has not come
+        self.inputs: dict = {}  # those whose gradient has not come, with the hooks on them
 
     def watch_inputs(self, tensors: list) -> None:
+        """An input may live longer than the graph, such as a parameter outside of all blocks: so
+        its hook does not keep this call, and goes with it."""
+        weak = weakref.ref(self)
+
+        def watch(number: int) -> Any:
+            def came(_gradient: torch.Tensor) -> None:
+                call = weak()
+                if call is not None:
+                    call._input_came(number)
+            return came
+
         for number, tensor in enumerate(tensors):
             if tensor.requires_grad:
-                self.inputs.add(number)
-                tensor.register_hook(lambda _gradient, number=number: self._input_came(number))
+                self.inputs[number] = tensor.register_hook(watch(number))
 
     def _input_came(self, number: int) -> None:
+        hook = self.inputs.pop(number, None)
+        if hook is not None:
+            hook.remove()
         self.passes.arrived(self.group, (self, number))
+
+    def __del__(self) -> None:
+        for hook in self.inputs.values():
+            hook.remove()
 
     def watch_outputs(self, tensors: list) -> None:
         for tensor in tensors:
@@ -126,13 +144,16 @@ class Passes:
                 group.hold.calls.add(call)
                 group.hold.awaited.update((call, number) for number in call.inputs)
 
+    def coming(self) -> None:
+        """The engine is about to be given a gradient."""
+        with self._lock:
+            task = _private.backward_pass()
+            self._begin(task)
+            self._running[task][1] += 1
+
     def arrived(self, group: OffloadedGroup, key: Any) -> None:
         """A gradient of the slot with this index, or of an input of a call."""
         with self._lock:
-            if isinstance(key, int):
-                task = _private.backward_pass()
-                self._begin(task)
-                self._running[task][1] += 1
             if group.hold is not None:
                 group.hold.awaited.discard(key)
                 if not group.hold.awaited:
@@ -171,14 +192,15 @@ class Passes:
                     self._let_go(group)
 
     # ---- passes that an exception has ended, of which torch tells nobody ----
-    def end_broken(self) -> None:
-        """Call it outside of all passes of this thread."""
+    def end_broken(self) -> bool:
+        """Call it outside of all passes of this thread. Returns whether no other thread has one."""
         me = threading.get_ident()
         with self._lock:
             for task, (thread, arrived) in list(self._running.items()):
                 if thread == me:
                     self._partial += arrived
                     self._end(task)
+            return not self._running
 
     def refuse_partial_gradients(self) -> None:
         if self._partial:

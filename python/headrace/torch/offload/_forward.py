@@ -38,7 +38,13 @@ class _Frame:
     def __init__(self, group: OffloadedGroup) -> None:
         self.group = group
         self.call: Optional[Call] = None
+        self.inputs: list = []
         self.hooks: Optional[torch.autograd.graph.saved_tensors_hooks] = None
+
+    def outputs_in(self, result: Any) -> list:
+        """Without inputs that the block hands on: a gradient reaches those from elsewhere too."""
+        inputs = {id(tensor) for tensor in self.inputs}
+        return [tensor for tensor in tensors_in(result) if id(tensor) not in inputs]
 
     def end(self) -> None:
         if self.hooks is not None:
@@ -46,15 +52,13 @@ class _Frame:
             self.hooks = None
 
 
-class _Frames(threading.local):
-    def __init__(self) -> None:
-        self.open: list[_Frame] = []
-
-
 class Forward:
-    def __init__(self, passes: Passes, lock: Any) -> None:
-        self._passes, self._lock = passes, lock
-        self._frames = _Frames()
+    def __init__(self, groups: list, passes: Passes, lock: Any) -> None:
+        self._groups, self._passes, self._lock = groups, passes, lock
+        self._frames: dict[int, list[_Frame]] = {}  # by thread: those that are open
+
+    def _mine(self) -> list[_Frame]:
+        return self._frames.setdefault(threading.get_ident(), [])
 
     def watch(self, group: OffloadedGroup) -> list:
         """Returns handles that remove the hooks."""
@@ -74,11 +78,12 @@ class Forward:
         except BaseException:
             self._release(group)
             raise
-        self._frames.open.append(frame)
+        self._mine().append(frame)
 
     def _begin(self, frame: _Frame, inputs: list) -> None:
         frame.call = Call(self._passes, frame.group)
         frame.call.watch_inputs(inputs)
+        frame.inputs = inputs
         if _private.backward_pass() != -1:
             self._passes.reached(frame.call)  # recomputed: backward comes next
         # Only the innermost hooks apply: ours would end a checkpoint's, which save nothing.
@@ -89,14 +94,14 @@ class Forward:
 
     def _after(self, group: OffloadedGroup, result: Any) -> None:
         """result: None after an exception."""
-        frame = self._frames.open[-1] if self._frames.open else None
-        if frame is None or frame.group is not group:
+        frames = self._mine()
+        if not frames or frames[-1].group is not group:
             return  # the pass did not begin
-        self._frames.open.pop()
+        frame = frames.pop()
         frame.end()
         try:
             if frame.call is not None and torch.is_grad_enabled():
-                frame.call.watch_outputs(list(tensors_in(result)))
+                frame.call.watch_outputs(frame.outputs_in(result))
         finally:
             self._release(group)
 
@@ -109,11 +114,19 @@ class Forward:
         forward pass that Ctrl-C ends."""
         if _private.backward_pass() != -1:
             return
-        while self._frames.open:
-            frame = self._frames.open.pop()
-            ours = frame.hooks is not None and \
-                _private.saved_tensor_hooks() == (frame.call.pack, frame.call.unpack)
-            if ours:
+        while self._mine():
+            frame = self._mine().pop()
+            if frame.hooks is not None and \
+                    _private.saved_tensor_hooks() == (frame.call.pack, frame.call.unpack):
                 _private.pop_saved_tensor_hooks()
             self._release(frame.group)
-        self._passes.end_broken()
+        del self._frames[threading.get_ident()]
+        if self._passes.end_broken() and not self._frames:
+            self._end_lost_bindings()
+
+    def _end_lost_bindings(self) -> None:
+        """Of passes that Ctrl-C ended between two lines of this package."""
+        with self._lock:
+            for group in self._groups:
+                while group.bindings > group.scopes + int(group.kept):
+                    group.release()

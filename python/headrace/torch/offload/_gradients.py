@@ -191,6 +191,7 @@ class Intake:
         one = self.of[parameter]
         if type(parameter.grad) is not TakenGrad:  # the first; later ones came through add_()
             self.refuse_reset()
+            self._passes.coming()
             one.take(parameter.grad)
             parameter.grad = one.stand_in()
         self._passes.arrived(one.slot.group, one.slot.index)

@@ -17,6 +17,7 @@ import torch
 
 from ..._engine import Engine, Gathered, Group
 from ..._errors import WrongState
+from ..._library import unbroken
 from .._part import NAMES
 from . import _private
 
@@ -47,10 +48,24 @@ class Slot:
         self.owner, self.attribute = _owner_of(group.module, name)
         self._parked: Optional[torch.Tensor] = None
 
-    def park(self) -> None:
+    def parked(self) -> torch.Tensor:
         if self._parked is None:
             self._parked = self._without_memory()
-        self.parameter.data = self._parked
+        return self._parked
+
+    def park(self) -> None:
+        self.parameter.data = self.parked()
+
+    def has_memory(self, storage: torch.UntypedStorage) -> bool:
+        return _private.identity(self.parameter.untyped_storage()) == _private.identity(storage)
+
+    def refuse_other_memory(self, of: torch.Tensor) -> None:
+        """After p.data = x, x would be lost."""
+        if not self.has_memory(of.untyped_storage()):
+            raise WrongState(
+                f"'{self.full_name}' was given other memory (p.data = ...) while headrace's engine "
+                "had its values: the engine does not have those, and the block was not run. Write "
+                "within headrace.gathered(module, modify=True).")
 
     def _without_memory(self) -> torch.Tensor:
         storage = _private.storage_at(0, CPU, self.parameter.nbytes)
@@ -88,6 +103,7 @@ class OffloadedGroup:
         self.slots = [Slot(self, index, member.name, member.parameter)
                       for index, member in enumerate(members)]
         self.bindings = 0
+        self.scopes = 0  # those of the bindings that gathered() has made
         self.binds = 0  # since the start: what a step costs is seen in it
         self.stale_aliases = 0  # tensors of an ended binding that somebody kept
         self.generation = 0  # of the values: saved tensors of an older one are refused
@@ -112,8 +128,9 @@ class OffloadedGroup:
                 "values are not the engine's yet. End the scope of headrace.gathered() first; if "
                 "a load_state_dict() ended in the middle, repeat it.")
         if self.bindings == 0:
-            self._bind()
-        self.bindings += 1
+            unbroken(self._bind)
+        else:
+            self.bindings += 1
 
     def refuse_replaced(self) -> None:
         """The block would read what the engine does not have."""
@@ -127,8 +144,9 @@ class OffloadedGroup:
                 "parameters may be replaced.")
 
     def _bind(self) -> None:
+        for slot in self.slots:
+            slot.refuse_other_memory(slot.parked())
         gathered = self.group.gather()
-        self.binds += 1
         with torch.inference_mode(False), torch.no_grad():
             for dtype in {slot.dtype for slot in self.slots}:
                 address, size_bytes = gathered.section(NAMES[dtype])
@@ -139,14 +157,20 @@ class OffloadedGroup:
                 slot.version = slot.parameter._version
         self._gathered = gathered
         _bound.add(self)
+        self.bindings = 1
+        self.binds += 1
 
     def release(self) -> None:
-        self.bindings -= 1
-        if self.bindings == 0:
-            self._release()
+        if self.bindings > 1:
+            self.bindings -= 1
+            return
+        written = self.written()
+        unbroken(self._release)
+        if written is not None:
+            self.spoil(written)
 
     def _release(self) -> None:
-        written = self.written()
+        self.bindings = 0
         with torch.inference_mode(False):
             for slot in self.slots:
                 slot.park()
@@ -159,8 +183,6 @@ class OffloadedGroup:
         self._gathered.release()
         self._gathered = None
         _bound.discard(self)
-        if written is not None:
-            self.spoil(written)
 
     def guard(self, text: str) -> None:
         for storage in self._storages.values():
@@ -168,8 +190,10 @@ class OffloadedGroup:
 
     # ---- writes that the engine cannot see ----
     def written(self) -> Optional[Slot]:
-        """A parameter that an operator of torch has written while it was bound."""
-        return next((slot for slot in self.slots if slot.parameter._version != slot.version), None)
+        """A parameter that an operator of torch has written while it was bound, or that has other
+        memory than the binding's."""
+        return next((slot for slot in self.slots if slot.parameter._version != slot.version
+                     or not slot.has_memory(self._storages[slot.dtype])), None)
 
     def spoil(self, slot: Slot) -> None:
         text = (f"parameter '{slot.full_name}' was written while it was bound for reading: the "

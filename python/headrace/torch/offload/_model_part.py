@@ -11,6 +11,7 @@ from ..._library import unbroken
 from .._part import Part, memory_of
 
 if TYPE_CHECKING:
+    from ._gradients import Intake
     from ._offload import Offload
 
 
@@ -39,13 +40,15 @@ class ModelPart(Part):
         self._refuse_left_out(due, constants)
         self._set_constants(due, constants)
         factor = gradients.factor()
+        return [] if unbroken(lambda: self._update_all(due, gradients, factor)) else due
+
+    def _update_all(self, due: list, gradients: "Intake", factor: float) -> bool:
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
-        skipped = unbroken(lambda: self.engine.step(1.0, gradient_scale=factor).skipped)
+        skipped = self.engine.step(1.0, gradient_scale=factor).skipped
         gradients.forget()
-        if skipped:
-            return []
-        self.offload.outdate(due)
-        return due
+        if not skipped:
+            self.offload.outdate(due)
+        return skipped
 
     def _refuse_left_out(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
         for parameter in due:

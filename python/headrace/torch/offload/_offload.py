@@ -35,7 +35,7 @@ class Offload:
         self._slot_of = {slot.parameter: slot for slot in self.slots}
         self._lock = threading.RLock()
         self.passes = Passes(self.groups, self._lock)
-        self.forward = Forward(self.passes, self._lock)
+        self.forward = Forward(self.groups, self.passes, self._lock)
         self._hooks: list = []
         self._asleep = False
 

@@ -29,10 +29,12 @@ def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
     try:
         for group in offload.groups_of(parameters):
             offload.passes.bind(group)
+            group.scopes += 1
             bound.append(group)
         yield
     finally:
         for group in bound:
+            group.scopes -= 1
             group.release()
 
 
