@@ -890,7 +890,8 @@ class Life(Case):
             json.dump({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
                        "zero_optimization": {"stage": 3, "offload_optimizer": place,
                                              "offload_param": place},
-                       "optimizer": {"type": "Adam", "params": {"lr": "auto", "eps": 1e-7}}}, file)
+                       "optimizer": {"type": "Adam", "params": {"lr": "auto", "eps": 1e-7}},
+                       "bf16": {"enabled": "auto"}, "gradient_clipping": "auto"}, file)
         model, optimizer = self.offload(net_of(torch.bfloat16), path)
         self.assertEqual((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["eps"]),
                          (1e-2, 1e-7))

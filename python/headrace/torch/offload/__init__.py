@@ -30,7 +30,7 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
     folder = _settings.place(settings, nvme, host_budget)
     rule, options = _settings.rule_of(settings, optimizer, options)
     of_model = Offload(model, _blocks.divide(model, blocks), folder)
-    _settings.refuse_other_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
+    _settings.settle_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
     made = OF_RULE[rule](params if params is not None else list(model.named_parameters()),
                          snapshots=snapshots, **options)
     made.adopt(of_model, settings, folder)

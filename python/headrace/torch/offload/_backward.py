@@ -144,12 +144,13 @@ class Passes:
                 group.hold.calls.add(call)
                 group.hold.awaited.update((call, number) for number in call.inputs)
 
-    def coming(self) -> None:
-        """The engine is about to be given a gradient."""
+    def coming(self) -> bool:
+        """The engine is about to be given a gradient. Returns whether it is the pass's first."""
         with self._lock:
             task = _private.backward_pass()
             self._begin(task)
             self._running[task][1] += 1
+            return self._running[task][1] == 1
 
     def arrived(self, group: OffloadedGroup, key: Any) -> None:
         """A gradient of the slot with this index, or of an input of a call."""

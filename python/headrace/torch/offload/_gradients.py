@@ -190,8 +190,8 @@ class Intake:
     def _came(self, parameter: torch.Tensor) -> None:
         one = self.of[parameter]
         if type(parameter.grad) is not TakenGrad:  # the first; later ones came through add_()
-            self.refuse_reset()
-            self._passes.coming()
+            if self._passes.coming():  # the first of its pass
+                self.refuse_reset()
             one.take(parameter.grad)
             parameter.grad = one.stand_in()
         self._passes.arrived(one.slot.group, one.slot.index)

@@ -9,9 +9,10 @@ the engine (_values.py).
 """
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from typing import Any, Optional
+from typing import Any, ContextManager, Optional
 
 import torch
 
@@ -93,6 +94,12 @@ def _owner_of(block: Optional[torch.nn.Module], name: str) -> tuple:
     return block.get_submodule(path), attribute
 
 
+def _outside_inference_mode() -> ContextManager[None]:
+    """Tensors that are made within it could not be trained."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() \
+        else contextlib.nullcontext()
+
+
 class OffloadedGroup:
     """One group of the engine. Its bindings are counted: forward, backward and scopes overlap.
     Threads: under the lock of all groups (_offload.py)."""
@@ -109,6 +116,7 @@ class OffloadedGroup:
         self.generation = 0  # of the values: saved tensors of an older one are refused
         self.spoiled = False  # written behind the engine's back, until it is loaded as a whole
         self.hold: Any = None  # of a backward pass (_backward.py)
+        self._dtypes = {slot.dtype for slot in self.slots}
         self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
         self._gathered: Optional[Gathered] = None
 
@@ -147,18 +155,21 @@ class OffloadedGroup:
         for slot in self.slots:
             slot.refuse_other_memory(slot.parked())
         gathered = self.group.gather()
-        with torch.inference_mode(False), torch.no_grad():
-            for dtype in {slot.dtype for slot in self.slots}:
-                address, size_bytes = gathered.section(NAMES[dtype])
-                self._storages[dtype] = _private.storage_at(address, CPU, size_bytes)
+        with _outside_inference_mode():
+            wholes = {dtype: self._whole(gathered, dtype) for dtype in self._dtypes}
             for slot in self.slots:
-                slot.parameter.data = _view(self._storages[slot.dtype], slot.dtype, slot.offset,
-                                            slot.shape, slot.stride)
+                slot.parameter.data = wholes[slot.dtype].as_strided(slot.shape, slot.stride,
+                                                                    slot.offset)
                 slot.version = slot.parameter._version
         self._gathered = gathered
         _bound.add(self)
         self.bindings = 1
         self.binds += 1
+
+    def _whole(self, gathered: Gathered, dtype: torch.dtype) -> torch.Tensor:
+        address, size_bytes = gathered.section(NAMES[dtype])
+        self._storages[dtype] = _private.storage_at(address, CPU, size_bytes)
+        return _view(self._storages[dtype], dtype, 0, (size_bytes // dtype.itemsize,), (1,))
 
     def release(self) -> None:
         if self.bindings > 1:
@@ -171,7 +182,7 @@ class OffloadedGroup:
 
     def _release(self) -> None:
         self.bindings = 0
-        with torch.inference_mode(False):
+        with _outside_inference_mode():
             for slot in self.slots:
                 slot.park()
         for storage in self._storages.values():

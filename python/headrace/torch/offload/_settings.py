@@ -27,7 +27,9 @@ def read(config: Any) -> dict:
                             "dict or the path of a JSON file.")
     settings = copy.deepcopy(dict(config or {}))
     for key, help_text in _OF_A_TRAINER.items():
-        if settings.get(key):
+        if settings.get(key) == "auto":
+            del settings[key]  # the training loop decides
+        elif settings.get(key):
             raise ArgumentError(f"config has {key}, which is the training loop's to follow; the "
                                 f"model is as it was. {help_text}")
     return settings
@@ -86,11 +88,13 @@ def _joined(given: dict, options: dict) -> dict:
     return joined
 
 
-def refuse_other_dtype(settings: dict, dtypes: set) -> None:
-    """DeepSpeed converts the model to what its file says."""
-    for key in ("bf16", "fp16"):
-        wanted = {"bf16": "bf16", "fp16": "f16"}[key]
-        if (settings.get(key) or {}).get("enabled") is True and wanted not in dtypes:
+def settle_dtype(settings: dict, dtypes: set) -> None:
+    """DeepSpeed converts the model to what its file says, and "auto" is what the model has."""
+    for key, wanted in (("bf16", "bf16"), ("fp16", "f16")):
+        section = settings.get(key) or {}
+        if section.get("enabled") == "auto":
+            section["enabled"] = wanted in dtypes
+        if section.get("enabled") is True and wanted not in dtypes:
             raise ArgumentError(
                 f"config enables {key}, and the model has {', '.join(sorted(dtypes))} parameters; "
                 "it is as it was. Convert it first, such as with model.to(torch.bfloat16), or "
