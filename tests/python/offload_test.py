@@ -957,6 +957,7 @@ class Life(Case):
                     time.sleep(0)
             except KeyboardInterrupt:
                 interrupts += 1
+            torch.set_grad_enabled(True)  # Ctrl-C between two lines of torch's own leaves it off
             optimizer.zero_grad()
             made = optimizer._part.steps(model.embedding.weight) - steps
             after = values_of(model)

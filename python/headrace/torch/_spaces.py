@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for the tensors of a state_dict: torch's own, or files of a folder that vanish with them."""
+"""Memory for the tensors of a state_dict: torch's own, or files that vanish with the tensors."""
 from __future__ import annotations
 
 import errno

@@ -84,8 +84,8 @@ def _blocks_of(model: torch.nn.Module, blocks: Blocks) -> list[tuple]:
 
 def _automatic(model: torch.nn.Module, blocks: str) -> list[tuple]:
     if blocks != "auto":
-        raise ArgumentError(f"blocks is the text {blocks!r}; the model is as it was. Give \"auto\", "
-                            "a class, a list of modules or a function.")
+        raise ArgumentError(f"blocks is the text {blocks!r}; the model is as it was. Give "
+                            "\"auto\", a class, a list of modules or a function.")
     named = set(getattr(model, "_no_split_modules", None) or ())  # of transformers
     repeated = _repeated(model)
     if repeated is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients on their way into the engine, and what stands in .grad once they are there.
 
-The engine takes a gradient as soon as backward has it, and torch's memory is free again. A TakenGrad
-then stands in .grad: it has the gradient's shape but no memory. It answers norms from what the
+The engine takes a gradient as soon as backward has it, and torch's memory is free again. Then a
+TakenGrad stands in .grad: it has the gradient's shape but no memory. It answers norms from what the
 engine knows, and keeps the factor of a clipping for the step. So torch.nn.utils.clip_grad_norm_()
 and GradScaler work as ever, and everything else that would read the gradient raises by name.
 """
@@ -244,8 +244,8 @@ class Intake:
         if other is not None:
             raise WrongState(
                 f"the gradient of '{taken[0].slot.full_name}' was multiplied by {taken[0].factor}, "
-                f"and that of '{other.slot.full_name}' by {other.factor}: the engine has one factor "
-                "for all, and nothing was updated. Clip all parameters together.")
+                f"and that of '{other.slot.full_name}' by {other.factor}: the engine has one "
+                "factor for all, and nothing was updated. Clip all parameters together.")
         return taken[0].factor if taken else 1.0
 
     def non_finite(self) -> Optional[torch.Tensor]:

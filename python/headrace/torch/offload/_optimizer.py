@@ -72,8 +72,9 @@ class OfModel:
         if self._closed:
             return super().zero_grad(set_to_none)
         if not set_to_none:
-            raise Unsupported("zero_grad(set_to_none=False) would need memory for zeros, and headrace "
-                              "keeps none for gradients; nothing was done. Call zero_grad().")
+            raise Unsupported("zero_grad(set_to_none=False) would need memory for zeros, and "
+                              "headrace keeps none for gradients; nothing was done. Call "
+                              "zero_grad().")
         self._offload.drop_gradients()
         super().zero_grad(set_to_none)
 

@@ -65,8 +65,8 @@ def begin_change(slot: Slot) -> None:
     if slot.changing:
         return
     if group.bindings > int(group.kept):
-        raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be changed; "
-                         "it was not. Do it outside of forward, backward and other scopes.")
+        raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be "
+                         "changed; it was not. Do it outside of forward, backward and other scopes.")
     if group.kept and group.bindings:
         group.release()
     space = torch.empty(slot.shape, dtype=slot.dtype, device="cpu")
@@ -89,8 +89,8 @@ def _check_change(slot: Slot) -> None:
     if (found.dtype, found.shape, found.device.type) != (slot.dtype, slot.shape, "cpu"):
         raise ArgumentError(
             f"'{slot.full_name}' is now {found.dtype} of shape {tuple(found.shape)} on "
-            f"{found.device}, and is {slot.dtype} of {tuple(slot.shape)} in the engine; nothing was "
-            "changed. Copy values into it: p.copy_(...).")
+            f"{found.device}, and is {slot.dtype} of {tuple(slot.shape)} in the engine; nothing "
+            "was changed. Copy values into it: p.copy_(...).")
 
 
 def end_changes(slots: Iterable[Slot]) -> None:
