@@ -672,7 +672,9 @@ class Values(Case):
 
     def test_cannot_be_used_while_they_change(self):
         model, optimizer = self.offload(net_of())
-        with headrace.gathered(model.layers[0], modify=True):
+        with headrace.gathered(model.layers[0], modify=True) as layer:
+            layer.up.bias.data.fill_(3)
+            self.assertTrue(values_of(model)["layers.0.up.bias"].eq(3).all())
             for use in (lambda: loss_of(model), optimizer.step, optimizer.restore,
                         optimizer.sleep, optimizer.close,
                         lambda: headrace.gathered(model.layers[0]).__enter__()):
@@ -797,6 +799,12 @@ class Blocks(Case):
                          {"layers.3", ""})  # the head is tied to the embedding
         stack = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
         self.assertEqual(self.groups(stack), {"0", "1", "2"})
+        mixed = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Layer(), torch.nn.ReLU(),
+                                    Layer())
+        self.assertEqual(self.groups(mixed), {"1", "3", ""})
+        model = net_of()
+        model.layers.append(torch.nn.Linear(WIDTH, WIDTH))  # layers of two classes
+        self.assertEqual(self.groups(model), layers | {"layers.4", ""})
 
     def test_share_a_tied_weight_in_the_rest(self):
         for reentrant in (None, True):

@@ -164,6 +164,10 @@ class Passes:
         with self._lock:
             self._bind(group)
 
+    def release(self, group: OffloadedGroup) -> None:
+        with self._lock:
+            group.release()
+
     def _bind(self, group: OffloadedGroup) -> None:
         while True:
             try:

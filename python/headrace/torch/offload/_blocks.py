@@ -7,6 +7,7 @@ always in memory.
 """
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
 
 import torch
@@ -86,21 +87,29 @@ def _automatic(model: torch.nn.Module, blocks: str) -> list[tuple]:
     if blocks != "auto":
         raise ArgumentError(f"blocks is the text {blocks!r}; the model is as it was. Give "
                             "\"auto\", a class, a list of modules or a function.")
-    named = set(getattr(model, "_no_split_modules", None) or ())  # of transformers
-    repeated = _repeated(model)
-    if repeated is None:
+    kinds = _repeated(model)
+    if not kinds:
+        named = set(getattr(model, "_no_split_modules", None) or ())  # of transformers
         return _outermost(model, lambda _, module: type(module).__name__ in named)
-    kind = type(repeated[0])
-    return _outermost(model, lambda _, module: type(module) is kind)
+    return _outermost(model, lambda _, module: type(module) in kinds)
 
 
-def _repeated(model: torch.nn.Module) -> Optional[torch.nn.ModuleList]:
-    """The list of modules of one class with the most parameters. A list within a layer, such as of
-    experts, has less than the list of layers."""
+def _repeated(model: torch.nn.Module) -> set[type]:
+    """The classes of the layers: those of the list whose repeated members have the most parameters.
+    A list within a layer, such as of experts, has less than the list of layers."""
     lists = [module for module in model.modules()
-             if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and len(module) > 1
-             and len({type(child) for child in module}) == 1 and _elements(module) > 0]
-    return max(lists, key=_elements, default=None)
+             if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))]
+    most = max(lists, key=lambda one: sum(map(_elements, _alike(one))), default=None)
+    if most is None or not any(map(_elements, _alike(most))):
+        return set()
+    layers = most if isinstance(most, torch.nn.ModuleList) else _alike(most)
+    return {type(layer) for layer in layers}
+
+
+def _alike(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Those of a class that occurs more than once."""
+    kinds = Counter(map(type, modules))
+    return [module for module in modules if kinds[type(module)] > 1]
 
 
 def _elements(module: torch.nn.Module) -> int:

@@ -76,7 +76,7 @@ class Forward:
             if torch.is_grad_enabled():
                 self._begin(frame, [*tensors_in(arguments), *tensors_in(named)])
         except BaseException:
-            self._release(group)
+            self._passes.release(group)
             raise
         self._mine().append(frame)
 
@@ -103,11 +103,7 @@ class Forward:
             if frame.call is not None and torch.is_grad_enabled():
                 frame.call.watch_outputs(frame.outputs_in(result))
         finally:
-            self._release(group)
-
-    def _release(self, group: OffloadedGroup) -> None:
-        with self._lock:
-            group.release()
+            self._passes.release(group)
 
     def end_broken(self) -> None:
         """Outside of all passes: ends what an exception has left open. torch calls no hook of a
@@ -119,9 +115,9 @@ class Forward:
             if frame.hooks is not None and \
                     _private.saved_tensor_hooks() == (frame.call.pack, frame.call.unpack):
                 _private.pop_saved_tensor_hooks()
-            self._release(frame.group)
+            self._passes.release(frame.group)
         del self._frames[threading.get_ident()]
-        if self._passes.end_broken() and not self._frames:
+        if self._passes.end_broken() and not any(self._frames.values()):
             self._end_lost_bindings()
 
     def _end_lost_bindings(self) -> None:

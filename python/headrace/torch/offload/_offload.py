@@ -185,6 +185,12 @@ class Offload:
         for group in self.groups_of(parameters):
             group.outdate()
 
+    def all_loaded(self) -> None:
+        """Every group has been given all of its values."""
+        for group in self.groups:
+            group.spoiled = False
+            group.outdate()
+
     def counts(self) -> dict:
         return {"binds": {group.name: group.binds for group in self.groups},
                 "stale_aliases": sum(group.stale_aliases for group in self.groups)}

@@ -104,7 +104,7 @@ class OfModel:
                                 "another way. Load the state of the same model and blocks.")
         with self._offload.unbound(list(self._part_of)):
             load_parts(reference, self._parts)
-        self._offload.outdate(list(self._part_of))
+        self._offload.all_loaded()
         self._show_steps(list(self._part_of))
 
     # ---- life ----

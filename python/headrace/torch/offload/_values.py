@@ -35,7 +35,7 @@ def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
     finally:
         for group in bound:
             group.scopes -= 1
-            group.release()
+            offload.passes.release(group)
 
 
 @contextlib.contextmanager
@@ -66,7 +66,8 @@ def begin_change(slot: Slot) -> None:
         return
     if group.bindings > int(group.kept):
         raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be "
-                         "changed; it was not. Do it outside of forward, backward and other scopes.")
+                         "changed; it was not. Do it outside of forward, backward and other "
+                         "scopes.")
     if group.kept and group.bindings:
         group.release()
     space = torch.empty(slot.shape, dtype=slot.dtype, device="cpu")
@@ -199,5 +200,7 @@ class _Ties:
 
     def _copy(self, slot: Slot) -> torch.Tensor:
         space = space_for(self._folder, slot.shape, slot.dtype)
+        if slot.changing:
+            return space.copy_(slot.parameter.detach())
         slot.group.engine.store(slot.full_name, "weight", memory_of(space))
         return space
