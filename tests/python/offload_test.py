@@ -264,14 +264,20 @@ class Training(Case):
             with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
                 model(torch.ones(2, WIDTH)).sum().backward()
 
-    def test_compiles_blocks(self):
+    def test_compiles_blocks_and_models(self):
         plain = net_of()
         expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
-        model, optimizer = self.offload(net_of(), nvme=self.folder)
-        for layer in model.layers:
-            layer.compile(backend="aot_eager")
-        self.assertEqual(self.train(model, optimizer), expected)
-        self.assertEqual(set(optimizer.stats()[0]["model"]["binds"].values()), {1, 6})
+        for whole in (False, True):
+            model, optimizer = self.offload(net_of(), nvme=self.folder)
+            for module in [model] if whole else model.layers:
+                module.compile(backend="aot_eager")
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assertEqual(set(optimizer.stats()[0]["model"]["binds"].values()), {1, 6})
+            torch.compiler.reset()
+        model, _ = self.offload(net_of())
+        with self.assertRaisesRegex(Exception, "headrace.offload.*fullgraph"):
+            torch.compile(model, backend="aot_eager", fullgraph=True)(tokens_of())
+        torch.compiler.reset()
 
 
 def models():
@@ -849,6 +855,13 @@ class Blocks(Case):
                 self.offload(model)
             model.layers[0].up.weight.sum()  # as it was
 
+    def test_on_a_gpu_are_refused_by_name(self):
+        from headrace.torch.offload import _blocks
+        like = torch.nn.Parameter(torch.ones(2))
+        on_gpu = unittest.mock.Mock(wraps=like, dtype=like.dtype, layout=like.layout,
+                                    device=torch.device("cuda", 0))
+        self.assertIn("cuda:0", str(list(_blocks._faults(on_gpu))))
+
 
 class Life(Case):
     def test_after_an_error_in_offload_the_model_is_as_it_was(self):
@@ -1245,6 +1258,9 @@ class Memory(Case):
         print("\nanonymous memory beside the plan, MiB:",
               {name: round(value / 2**20, 1) for name, value in peaks.items()})
         weights, plan = peaks.pop("weights"), peaks.pop("plan")
+        # Of a frozen base, there are slots alone.
+        self.assertLess(peaks["frozen plan"], weights / 3)
+        peaks.pop("frozen plan")
         self.assertGreater(weights, 90 << 20)
         # The plan is 2 bytes of gradients for each parameter, and slots.
         self.assertLess(plan, 2 * weights)
@@ -1275,6 +1291,17 @@ class Memory(Case):
                 self.folder + "/trained").state_dict()
             model.load_state_dict(state)
         peaks["load"] = one.bytes
+        optimizer.close()
+        model = transformers.LlamaForCausalLM.from_pretrained(self.folder + "/saved")
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("norm" in name)
+        model, optimizer = headrace.offload(model, nvme=self.folder, lr=1e-3)
+        peaks["frozen plan"] = optimizer.plan()[0]["host_bytes"]
+        with Peak() as one:
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+        peaks["frozen step"] = one.bytes
+        optimizer.close()
         return peaks
 
     def step(self, model, kind, ids):

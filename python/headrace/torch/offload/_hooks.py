@@ -11,7 +11,8 @@ class Hook:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    @torch.compiler.disable
+    @torch.compiler.disable(reason="headrace.offload() binds parameters here, so a graph ends; "
+                                   "leave fullgraph out, or compile each block")
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._function(*arguments, **options)
 
