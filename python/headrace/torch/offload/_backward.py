@@ -28,7 +28,7 @@ class Call:
 
     def __init__(self, passes: "Passes", group: OffloadedGroup) -> None:
         self.passes, self.group = passes, group
-        self.inputs: dict = {}  # those whose gradient has not come, with the hooks on them
+        self.inputs: dict = {}  # by number, the hook on it
 
     def watch_inputs(self, tensors: list) -> None:
         """An input may live longer than the graph, such as a parameter outside of all blocks: so
@@ -39,18 +39,12 @@ class Call:
             def came(_gradient: torch.Tensor) -> None:
                 call = weak()
                 if call is not None:
-                    call._input_came(number)
+                    call.passes.arrived(call.group, (call, number))
             return came
 
         for number, tensor in enumerate(tensors):
             if tensor.requires_grad:
                 self.inputs[number] = tensor.register_hook(watch(number))
-
-    def _input_came(self, number: int) -> None:
-        hook = self.inputs.pop(number, None)
-        if hook is not None:
-            hook.remove()
-        self.passes.arrived(self.group, (self, number))
 
     def __del__(self) -> None:
         for hook in self.inputs.values():
@@ -107,9 +101,18 @@ class _Foreign(NamedTuple):
 class _Hold:
     """One binding of a group, by a pass."""
 
-    def __init__(self, task: int, awaited: set, opened: int) -> None:
-        self.task, self.awaited, self.opened = task, awaited, opened
+    def __init__(self, task: int, opened: int) -> None:
+        self.task, self.opened = task, opened
         self.calls: set = set()
+        self.awaited: set = set()  # indices of slots, and inputs of calls
+
+    def await_gradients_of(self, call: Call) -> None:
+        """Those of the parameters come once for all calls, but for each call in a reentrant
+        checkpoint."""
+        self.calls.add(call)
+        self.awaited.update(slot.index for slot in call.group.slots
+                            if slot.parameter.requires_grad)
+        self.awaited.update((call, number) for number in call.inputs)
 
     def rank(self) -> tuple:
         """The lowest is let go first when memory runs out: what awaits inputs alone, or nothing;
@@ -137,12 +140,10 @@ class Passes:
             if group.hold is None:
                 self._bind(group)
                 self._opened += 1
-                awaited = {slot.index for slot in group.slots if slot.parameter.requires_grad}
-                group.hold = _Hold(task, awaited, self._opened)
+                group.hold = _Hold(task, self._opened)
                 self._begin(task)
             if call not in group.hold.calls:
-                group.hold.calls.add(call)
-                group.hold.awaited.update((call, number) for number in call.inputs)
+                group.hold.await_gradients_of(call)
 
     def coming(self) -> bool:
         """The engine is about to be given a gradient. Returns whether it is the pass's first."""
