@@ -281,6 +281,96 @@ class Training(Case):
         torch.compiler.reset()
 
 
+class Drawn(torch.nn.Module):
+    """A block of a kind that is drawn: with checkpoints inside, dropout, or a view of a weight."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16, bias=False)
+        self.scale = torch.nn.Parameter(torch.ones(16))
+        self.kind = draw.choice(("plain", "inner", "inner reentrant", "dropout", "view"))
+
+    def hidden(self, x):
+        weight = self.first.weight.t().contiguous() if self.kind == "view" else self.first.weight
+        x = F.gelu(F.linear(x, weight, self.first.bias)) * self.scale
+        return F.dropout(x, 0.2) if self.kind == "dropout" else x
+
+    def forward(self, x, extra):
+        h = checkpoint(self.hidden, x, use_reentrant="reentrant" in self.kind) \
+            if "inner" in self.kind else self.hidden(x)
+        h = h if extra is None else h + extra
+        return x + self.second(h), h
+
+
+class DrawnNet(torch.nn.Module):
+    """Some of its parameters are frozen or tied. A forward pass is a list of what is drawn for
+    each use of a block: its number, its checkpoint, whether it runs without gradients before, and
+    what becomes of its outputs."""
+
+    def __init__(self, seed):
+        super().__init__()
+        draw = random.Random(seed)
+        torch.manual_seed(seed)
+        self.first, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 4)
+        self.layers = torch.nn.ModuleList(Drawn(draw) for _ in range(draw.randint(2, 6)))
+        frozen = draw.choice((lambda name: False, lambda name: "scale" not in name,
+                              lambda name: draw.random() < 0.5, lambda name: "first" in name))
+        for name, parameter in self.layers.named_parameters():
+            parameter.requires_grad_(not frozen(name))
+        if draw.random() < 0.3:
+            self.layers[-1].second.weight = self.layers[0].second.weight
+        self.passes = [[(draw.randrange(len(self.layers)), draw.choice((None, None, False, True)),
+                         draw.random() < 0.15, draw.choice([""] * 6 + ["cut", "use", "use", "sum"]))
+                        for _ in range(draw.randint(1, 8))] for _ in range(4)]
+
+    def forward(self, x, uses):
+        x, extra, kept = self.first(x), None, []
+        for number, reentrant, before, then in uses:
+            layer = self.layers[number]
+            if before:
+                with torch.no_grad():
+                    layer(x, extra)
+            x, h = layer(x, extra) if reentrant is None else \
+                checkpoint(layer, x, extra, use_reentrant=reentrant)
+            x = x.detach() if then == "cut" else x
+            extra = h if then == "use" else extra
+            kept += [h] if then == "sum" else []
+        return self.last(x) + sum(h[:, :4] for h in kept)
+
+
+class Random(Case):
+    def run_of(self, model, optimizer, seed):
+        seen = []
+        for number, uses in enumerate(model.passes):
+            torch.manual_seed(number)
+            x = torch.randn(3, 16, requires_grad=seed % 2 == 0)
+            out = model(x, uses)
+            out.square().mean().backward(retain_graph=seed % 5 == 0)
+            if seed % 5 == 0:
+                out.abs().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen += [out.sum().item(), None if x.grad is None else x.grad.sum().item()]
+        return seen
+
+    def test_uses_have_the_bits_of_torch(self):
+        first = int.from_bytes(os.urandom(3), "little")
+        print(f"\nfirst seed: {first}")
+        for seed in range(first, first + 60):
+            with self.subTest(seed=seed):
+                plain, model = DrawnNet(seed), DrawnNet(seed)
+                own = headrace.torch.AdamW([p for p in plain.parameters() if p.requires_grad],
+                                           lr=1e-2)
+                expected = self.run_of(plain, own, seed)
+                config = {"headrace": {"prefetch_groups": seed % 3}} if seed % 4 else None
+                model, optimizer = self.offload(
+                    model, config, nvme=self.folder if seed % 4 else None, blocks=Drawn)
+                self.assertEqual(self.run_of(model, optimizer, seed), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                self.assertEqual(optimizer.stats()[0]["model"]["stale_aliases"], 0)
+                optimizer.restore()  # nothing is left bound
+
+
 def models():
     """Tiny models of transformers' classes, with dropout, and what each is called with."""
     text = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4}
