@@ -57,7 +57,8 @@ ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
          "nothing": "train_gpt on NVMe, nothing resident",
          "memory": "train_gpt, all in host memory"}
 # These need headrace's wheel in --python.
-NEED_WHEEL = [case for case in ABOUT if case.endswith("-on") or case.startswith(("optimizer-", "model-"))]
+NEED_WHEEL = [case for case in ABOUT
+              if case.endswith("-on") or case.startswith(("optimizer-", "model-"))]
 DEFAULT = [case for case in ABOUT if case not in NEED_WHEEL and case != "offload"]
 RATIOS = [("budget", "nvme"), ("budget", "pipelined"), ("nothing", "nvme"),
           ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch"),
@@ -269,7 +270,7 @@ def fault(asked):
                 "or name the folder of a build that has it.")
     if theirs and not os.path.isfile(asked.trainer):
         return f"--trainer {asked.trainer} is no file. Leave the option out."
-    without = {"torch", "optimizer-nvme", "optimizer-memory"}
+    without = {"torch", *(case for case in NEED_WHEEL if not case.endswith("-on"))}
     modules = ["torch", *(["deepspeed"] if theirs - without else []),
                *(["headrace"] if theirs & set(NEED_WHEEL) else [])]
     if theirs and (missing := missing_modules(asked.python, modules)):
