@@ -937,7 +937,19 @@ class Blocks(Case):
         def view(layer):
             layer.norm.bias.data = layer.norm.weight.data[:]
 
+        def inference(layer):
+            with torch.inference_mode():
+                layer.up.weight = torch.nn.Parameter(torch.ones(2 * WIDTH, WIDTH))
+
+        def zero_3(layer):
+            layer.up.weight.data, layer.up.weight.ds_id = torch.empty(0), 3
+
+        def lazy(layer):
+            layer.up = torch.nn.LazyLinear(2 * WIDTH)
+
         for change, text in ((lambda layer: layer.double(), "float64"),
+                             (inference, "inference_mode"), (zero_3, "DeepSpeed"),
+                             (lazy, "no shape"),
                              (lambda layer: layer.to("meta"), "meta"), (transposed, "row-major"),
                              (subclass, "Quantised"), (view, "share memory")):
             model = net_of()
@@ -971,6 +983,8 @@ class Life(Case):
                 (({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/"}}},),
                  {"nvme": self.folder}, "offload_param"),
                 ((3,), {}, "config is a int"),
+                ((), {"gpu": 0}, "gpu"),
+                ((), {"amsgrad": True}, "amsgrad"),
                 ((), {"optimizer": "Adafactor"}, "adafactor"),
                 ((), {"params": part}, "in no group"),
                 ((), {"lr": -1.0}, "lr is -1"),
@@ -1010,6 +1024,18 @@ class Life(Case):
         self.assertIsInstance(optimizer, headrace.torch.AdamW)
         self.train(model, optimizer, accumulation=2)
         self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
+
+    def test_refuses_several_ranks(self):
+        with self.assertRaisesRegex(headrace.ArgumentError, "torch.nn.Module"):
+            headrace.offload(torch.ones(2))
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        with unittest.mock.patch("torch.distributed.is_initialized", return_value=True), \
+                unittest.mock.patch("torch.distributed.get_world_size", return_value=2):
+            for use in (lambda: headrace.offload(net_of()), optimizer.step):
+                with self.assertRaisesRegex(headrace.Unsupported, "2 ranks"):
+                    use()
+        optimizer.step()
 
     def test_refuses_a_second_offload_copies_and_other_versions_of_torch(self):
         from headrace.torch.offload import _private
@@ -1392,6 +1418,14 @@ class Memory(Case):
             model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
             optimizer.step()
         peaks["frozen step"] = one.bytes
+        optimizer.close()
+        del model, optimizer
+        gc.collect()
+        before = anonymous_bytes()
+        model = transformers.LlamaForCausalLM(self.config()).to(torch.bfloat16)  # in memory
+        model, optimizer = headrace.offload(model, nvme=self.folder, lr=1e-3)
+        peaks["what is left of a model in memory"] = \
+            anonymous_bytes() - before - optimizer.plan()[0]["host_bytes"]
         optimizer.close()
         return peaks
 

@@ -13,10 +13,10 @@ from typing import Any, Iterable, Iterator, Optional, Union
 
 import torch
 
-from ..._errors import WrongState
+from ..._errors import ArgumentError, WrongState
 from .._part import NAMES
 from . import _blocks, _private, _settings, _values
-from ._offload import Offload, live
+from ._offload import Offload, live, refuse_ranks
 from ._optimizer import OF_RULE
 
 
@@ -24,17 +24,30 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
             host_budget: Union[int, str, None] = None, blocks: _blocks.Blocks = "auto",
             optimizer: Optional[str] = None, params: Optional[Iterable[dict]] = None,
             snapshots: Optional[str] = None, **options: Any) -> tuple:
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
+                            "torch.nn.Module; nothing was done.")
     _private.refuse_other_torch()
+    refuse_ranks("offload()")
     _refuse_twice(model)
     settings = _settings.read(config)
     folder = _settings.place(settings, nvme, host_budget)
     rule, options = _settings.rule_of(settings, optimizer, options)
     of_model = Offload(model, _blocks.divide(model, blocks), folder)
     _settings.settle_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
-    made = OF_RULE[rule](params if params is not None else list(model.named_parameters()),
-                         snapshots=snapshots, **options)
+    made = _made(rule, params if params is not None else list(model.named_parameters()),
+                 {"snapshots": snapshots, **options})
     made.adopt(of_model, settings, folder)
     return model, made
+
+
+def _made(rule: type, params: Any, options: dict) -> Any:
+    try:
+        return OF_RULE[rule](params, **options)
+    except TypeError as error:
+        raise ArgumentError(f"{rule.__name__} cannot be made of these options: {error}; the model "
+                            "is as it was. offload() passes on what it does not know itself.") \
+            from error
 
 
 def _refuse_twice(model: torch.nn.Module) -> None:

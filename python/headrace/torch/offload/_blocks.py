@@ -36,6 +36,7 @@ class Division(NamedTuple):
 
 
 def divide(model: torch.nn.Module, blocks: Blocks) -> list[Division]:
+    _refuse_foreign(model)
     found = dict(_blocks_of(model, blocks))
     places = _places(model, found)
     divisions = [Division(name, module, _members_of(places, name), False)
@@ -143,6 +144,17 @@ def _listed(model: torch.nn.Module, blocks: Any) -> list[tuple]:
 
 
 # ---- what cannot be offloaded ----
+def _refuse_foreign(model: torch.nn.Module) -> None:
+    """What has no values of its own yet, or not here."""
+    for name, parameter in model.named_parameters():
+        found = "has no shape yet" if isinstance(
+            parameter, torch.nn.parameter.UninitializedParameter) else \
+            "is divided among ranks by DeepSpeed" if hasattr(parameter, "ds_id") else None
+        if found is not None:
+            raise Unsupported(f"parameter '{name}' {found}; the model is as it was. Offload a "
+                              "model that has run once, and without deepspeed.zero.Init().")
+
+
 def _check(places: Sequence[tuple]) -> None:
     for parameter, names, _ in places:
         fault = next(_faults(parameter), None)
@@ -159,7 +171,11 @@ def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
                "read them.")
     if type(parameter) is not torch.nn.Parameter or type(parameter.data) is not torch.Tensor:
         yield (f"is a {type(parameter).__name__} over a {type(parameter.data).__name__}, which "
-               "has more than its elements", "Quantised base weights are not offloaded yet.")
+               "has more than its elements",
+               "Offload a model of plain tensors, neither quantised nor sharded by FSDP2.")
+    if parameter.is_inference():
+        yield ("was made in torch.inference_mode(), so it cannot be trained",
+               "Make or load the model outside of it.")
     if parameter.device.type != "cpu":
         yield (f"is on {parameter.device}, and offload() binds parameters on the CPU",
                "Move it with model.cpu(), or use headrace.torch.AdamW for a model on a GPU.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import weakref
 from typing import Iterable, Iterator, Mapping, Optional
@@ -10,7 +11,7 @@ from typing import Iterable, Iterator, Mapping, Optional
 import torch
 
 from ..._engine import Engine, Parameter
-from ..._errors import Error, WrongState
+from ..._errors import Error, Unsupported, WrongState
 from .._part import NAMES, memory_of
 from . import _values
 from ._backward import Passes
@@ -66,6 +67,7 @@ class Offload:
                 group.attach(self.engine, of_engine)
                 moved.append(group)
                 self._move(group)
+            _give_memory_back()
             self._bind_kept()
             self._watch()
         except BaseException:
@@ -165,6 +167,7 @@ class Offload:
                     "written within headrace.gathered(module, modify=True).")
 
     def gradients_for_step(self) -> Intake:
+        refuse_ranks("step()")
         self.require_none_in_use("step()")
         self.refuse_replaced()
         self.intake.refuse_reset()
@@ -250,6 +253,22 @@ class Offload:
         if self._asleep:
             raise WrongState(f"{call} while the model is asleep; nothing was done. Call "
                              "optimizer.wake() first.")
+
+
+def _give_memory_back() -> None:
+    """glibc keeps much of what was freed for the next allocations, and there are none."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def refuse_ranks(call: str) -> None:
+    """Each would train a model of its own, on its part of the data."""
+    ranks = torch.distributed
+    if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+        raise Unsupported(f"{call} with {ranks.get_world_size()} ranks: an offloaded model does "
+                          "not add up the gradients of several processes; nothing was done. Train "
+                          "in one process, or use headrace.torch.AdamW under FSDP2.")
 
 
 def live() -> list[Offload]:
