@@ -514,6 +514,10 @@ headrace_code headrace_engine_lend_gradient(headrace_engine* engine, headrace_pa
                                             const void* gradient, headrace_dtype dtype,
                                             headrace_error* error);
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
+headrace_code headrace_engine_gradient_statistics(headrace_engine* engine,
+                                                  headrace_parameter parameter,
+                                                  headrace_gradient_piece* out_statistics,
+                                                  headrace_error* error);
 /* Replaces the values of a set, before freeze or between steps. The next step uses the new ones. */
 headrace_code headrace_engine_set_hyperparameters(headrace_engine* engine,
                                                   headrace_hyperparameter_set set,

@@ -279,6 +279,11 @@ class Engine {
   // its values. Each gradient may have any dtype, and loses no bit.
   void lend_gradient(ParameterId id, const void* gradient, DType dtype);
   void discard_gradients();
+  // Of the gradients that one parameter has received since the last step, added up and not scaled;
+  // zeros if it has none. For trainers that clip by a rule of their own before step(). Waits until
+  // the device has read those gradients. Throws kUnsupported with several ranks, which add them up
+  // only in step().
+  GradientPiece gradient_statistics(ParameterId id) const;
   // Replaces the values of a set, before or after freeze(), and checks them as
   // add_hyperparameters() does. The next step uses the new values. With several ranks, make the
   // same call on all of them: see step().

@@ -455,6 +455,8 @@ FUNCTIONS = {
     "headrace_engine_lend_gradient": (c_int32, [c_void_p, c_uint32, c_void_p, c_int32,
         POINTER(headrace_error)]),
     "headrace_engine_discard_gradients": (c_int32, [c_void_p, POINTER(headrace_error)]),
+    "headrace_engine_gradient_statistics": (c_int32, [c_void_p, c_uint32,
+        POINTER(headrace_gradient_piece), POINTER(headrace_error)]),
     "headrace_engine_set_hyperparameters": (c_int32, [c_void_p, c_uint32,
         POINTER(headrace_hyperparameters), POINTER(headrace_error)]),
     "headrace_engine_step": (c_int32, [c_void_p, POINTER(headrace_step_options),

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 
 from . import _c, _library
 from ._errors import ArgumentError, NotFound, WrongState
-from ._library import call, call_to_the_end, call_with, encoded, fitting, new
+from ._library import call, call_to_the_end, call_with, encoded, fitting, new, unbroken
 from ._saves import BackgroundSave, Resumed
 
 logger = logging.getLogger("headrace")
@@ -53,11 +53,22 @@ class StepResult(NamedTuple):
     non_finite_gradients: int
 
 
+class GradientStatistics(NamedTuple):
+    """Of the gradients that a parameter has received since the last step."""
+
+    sum_squares: float
+    non_finite: int
+
+
 class _Known(NamedTuple):
     index: int
     shape: tuple
     dtype: int
     size_bytes: int
+
+
+def _full_name(group: str, name: str) -> str:
+    return f"{group}.{name}" if group else name
 
 
 def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
@@ -102,9 +113,21 @@ def _save_options(latest: bool, trainer_state: bytes) -> Any:
                trainer_state_bytes=len(trainer_state))
 
 
+_waiting: set[int] = set()  # engines that nobody closed, and whose weights somebody still has
+
+
 def _destroy(handle: int) -> None:
     """For engines that nobody closed. In a forked child, C refuses."""
-    _library.lib.headrace_engine_destroy(handle, None)
+    if _library.lib.headrace_engine_destroy(handle, None) != _c.HEADRACE_OK:
+        _waiting.add(handle)
+
+
+def _release(gathered: int, engine: int) -> None:
+    """The garbage collector may come to an engine before it comes to the last array of it."""
+    _library.lib.headrace_gathered_release(gathered, None)
+    if engine in _waiting:
+        _waiting.discard(engine)
+        _destroy(engine)
 
 
 def _buffer_of(values: Any, name: str) -> memoryview:
@@ -154,9 +177,9 @@ def _shaped(view: memoryview, known_format: str, shape: Sequence[int]) -> memory
 class _Lease:
     """Keeps a gathered group in its place until the scope and the last array of it are gone."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, engine: int) -> None:
         self.handle = handle
-        self.release = weakref.finalize(self, _library.lib.headrace_gathered_release, handle, None)
+        self.release = weakref.finalize(self, _release, handle, engine)
 
 
 class DeviceArray:
@@ -188,11 +211,21 @@ class Gathered:
         if self._lease is None:
             raise WrongState(f"group '{self._group.name}' was released, and its memory may hold "
                              "other values. Gather it again.")
-        known = self._group.engine.known(f"{self._group.name}.{name}")
+        known = self._group.engine.known(_full_name(self._group.name, name))
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         call("gathered_bytes", self._lease.handle, known.index, ctypes.byref(data),
              ctypes.byref(size))
         return self._lease, data.value, size.value
+
+    def section(self, dtype: str) -> tuple[int, int]:
+        """Address and bytes of all the group's parameters of a dtype, each at its
+        section_offset_bytes(); (0, 0): there are none. Valid until release()."""
+        if self._lease is None:
+            raise WrongState(f"group '{self._group.name}' was released. Gather it again.")
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        call("gathered_section", self._lease.handle, DTYPES[dtype], ctypes.byref(data),
+             ctypes.byref(size))
+        return data.value or 0, size.value
 
     def raw(self, name: str) -> ctypes.Array:
         """The bytes of a parameter, of an engine on the CPU. Writing to them would not reach the
@@ -209,7 +242,7 @@ class Gathered:
     def __getitem__(self, name: str) -> Union[memoryview, DeviceArray]:
         """A parameter, without a copy; 16 bits as uint16. On the CPU for np.asarray() and all that
         takes buffers, on a GPU a DeviceArray."""
-        known = self._group.engine.known(f"{self._group.name}.{name}")
+        known = self._group.engine.known(_full_name(self._group.name, name))
         if self._group.engine.gpu is not None:
             lease, address, _ = self._place(name)
             return DeviceArray(address, _FORMATS[known.dtype], known.shape, self._stream, lease)
@@ -239,9 +272,12 @@ class Group:
     def gather(self, stream: int = 0) -> Gathered:
         """stream: on a GPU, the address of the cudaStream_t that reads the weights. It waits for
         them; 0 is CUDA's default stream."""
-        handle = ctypes.c_void_p()
-        self.engine._call("engine_gather", self.index, stream, ctypes.byref(handle))
-        return Gathered(self, _Lease(handle.value), stream)
+        def gathered() -> Gathered:
+            handle = ctypes.c_void_p()
+            self.engine._call("engine_gather", self.index, stream, ctypes.byref(handle))
+            return Gathered(self, _Lease(handle.value, self.engine._live()), stream)
+
+        return unbroken(gathered)  # a lease without its object would last as long as the engine
 
     def load(self, values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
         self.engine.load(self, values)
@@ -354,7 +390,7 @@ class Engine:
         index = ctypes.c_uint32()
         self._call("engine_add_group", encoded(name), array, len(specs), ctypes.byref(index))
         for key, spec in specs:
-            self._remember(f"{name}.{key}", spec)
+            self._remember(_full_name(name, key), spec)
         return Group(self, index.value, name, [key for key, _ in specs])
 
     @staticmethod
@@ -435,11 +471,11 @@ class Engine:
              values: Union[Mapping[str, Any], Callable[[str, memoryview], None]]) -> None:
         """Gives a group its values: a dict of arrays, or a function that is called with each name
         and with writable memory of the parameter's format and shape."""
-        names = {self.known(f"{group.name}.{name}").index: name for name in group.parameters}
+        names = {self.known(_full_name(group.name, name)).index: name for name in group.parameters}
 
         def fill(index: int, address: int, size_bytes: int) -> None:
             name = names[index]
-            known = self.known(f"{group.name}.{name}")
+            known = self.known(_full_name(group.name, name))
             target = memoryview(_raw(address, size_bytes)).cast("B")
             if callable(values):
                 lent = memoryview(bytearray(size_bytes))  # what is kept of it stays Python's own
@@ -496,6 +532,17 @@ class Engine:
         known = self.known(name)
         dtype = known.dtype if content == "weight" else _c.HEADRACE_F32
         return known, CONTENTS[content], dtype
+
+    def mark_written(self, group: Group, cause: str) -> None:
+        """Something wrote to the group's weights while they were gathered. Until the whole group
+        is loaded, calls that need its values raise WrongState with `cause`."""
+        self._call("engine_mark_written", group.index, encoded(cause))
+
+    def section_offset_bytes(self, name: str) -> int:
+        """After freeze(): where a parameter lies in Gathered.section() of its dtype."""
+        facts = new(_c.headrace_parameter_facts)
+        self._call("engine_parameter_facts", self.known(name).index, ctypes.byref(facts))
+        return facts.section_offset_bytes
 
     def step_count(self, name: str) -> int:
         steps = ctypes.c_uint64()
@@ -580,6 +627,12 @@ class Engine:
                                 "nothing was added. Give float32, float16, or bf16 as uint16, or "
                                 "name the dtype.")
         return DTYPES[found]
+
+    def gradient_statistics(self, name: str) -> GradientStatistics:
+        """Of what the parameter has received since the last step, added up and not scaled."""
+        found = _c.headrace_gradient_piece()
+        self._call("engine_gradient_statistics", self.known(name).index, ctypes.byref(found))
+        return GradientStatistics(found.sum_squares, found.non_finite)
 
     def discard_gradients(self) -> None:
         self._call("engine_discard_gradients")

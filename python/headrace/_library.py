@@ -2,6 +2,7 @@
 """Loads libheadrace.so, and calls it: codes become exceptions, and Ctrl-C ends a call."""
 from __future__ import annotations
 
+import _signal  # signal's own functions, without conversions that take ten times as long
 import contextlib
 import ctypes
 import os
@@ -152,20 +153,23 @@ def ctrl_c_kept() -> Iterator[KeptCtrlC]:
     """Keeps Ctrl-C away from the lines inside, where an exception between two of them would be lost
     or do harm. A wait inside ends early all the same, as Interrupted."""
     kept = KeptCtrlC()
-    handler = signal.getsignal(signal.SIGINT)
+    handler = _signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield kept
         return
-    signal.signal(signal.SIGINT, kept)
+    _signal.signal(signal.SIGINT, kept)
     try:
         yield kept
     finally:
-        signal.signal(signal.SIGINT, handler)
+        _signal.signal(signal.SIGINT, handler)
 
 
 def unbroken(work: Callable[[], Any]) -> Any:
     """work(), with Ctrl-C after its end. Interrupted in it means that it did nothing; it is done
     again if the handler of Ctrl-C returns."""
+    if isinstance(_signal.getsignal(signal.SIGINT), KeptCtrlC) \
+            and threading.current_thread() is threading.main_thread():
+        return work()  # within another one, which does this
     while True:
         interrupted = False
         with ctrl_c_kept() as kept:

@@ -145,6 +145,10 @@ void Engine::lend_weights(ParameterId id, void* values) {
   core_->ready("lend_weights").values->lend_weights(id, values);
 }
 void Engine::discard_gradients() { core_->ready("discard_gradients").gradients->discard(); }
+GradientPiece Engine::gradient_statistics(ParameterId id) const {
+  core_->registry().parameter(id);
+  return core_->ready("gradient_statistics").gradients->statistics(id);
+}
 StepResult Engine::step(const StepOptions& options) {
   return core_->ready("step").stepper->step(options);
 }

@@ -120,6 +120,15 @@ GradientTotals GradientSums::total() {
   return totals;
 }
 
+GradientPiece GradientSums::statistics(ParameterId id) const {
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  const auto pieces = std::span(pieces_).subspan(parameter.first_piece, parameter.pieces);
+  GradientPiece whole;
+  whole.sum_squares = kernels::tree_sum(pieces);
+  for (const GradientPiece& piece : pieces) whole.non_finite += piece.non_finite;
+  return whole;
+}
+
 void GradientSums::clear() {
   std::ranges::fill(received_, 0);
   std::ranges::fill(pieces_, GradientPiece{});

@@ -55,6 +55,8 @@ class GradientSums {
   // Collective. The device has made all additions.
   GradientTotals total();
   void clear();
+  // Of one parameter, with one rank. The device has made its additions.
+  GradientPiece statistics(ParameterId id) const;
 
   const std::uint8_t* received() const noexcept { return received_.data(); }  // per parameter
   const std::byte* of_section(std::uint32_t section) const;  // null if they are lent

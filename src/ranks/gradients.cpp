@@ -130,6 +130,18 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   return *totals_;
 }
 
+GradientPiece Gradients::statistics(ParameterId id) {
+  if (bucket_) {
+    throw Error(Code::kUnsupported,
+                "gradient_statistics of '" + p_.registry.parameter(id).full_name +
+                    "': several ranks add up their gradients only in step(), so there is no sum "
+                    "yet. Use StepResult::gradient_norm, and clip with StepOptions::max_norm.");
+  }
+  const std::lock_guard lock(mutex_);
+  wait_for_arrivals();
+  return sums_.statistics(id);
+}
+
 bool Gradients::any() const {
   return totals_.has_value() ||
          std::ranges::any_of(arrivals_, [](std::uint32_t arrivals) { return arrivals > 0; });

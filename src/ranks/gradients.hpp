@@ -30,6 +30,9 @@ class Gradients {
   // Whether several ranks have agreed on the next step, which failed on this rank and will be
   // repeated here without another comparison. Trainer thread.
   bool agreed() const noexcept { return bucket_ && totals_.has_value(); }
+  // Of what one parameter has received since the last step. Trainer thread; throws kUnsupported
+  // with several ranks.
+  GradientPiece statistics(ParameterId id);
   // Whether a gradient has arrived since the last step, or a step failed that may be repeated.
   bool any() const;
   // Trainer thread. discard() is collective: it also discards what another rank still reduces.

@@ -412,6 +412,7 @@ static struct outcome train(headrace_engine* engine) {
   headrace_gathered* gathered = NULL;
   headrace_step_options options;
   headrace_step_result result;
+  headrace_gradient_piece piece;
   struct sums sums;
   static char json[8192];
   float gradient[kElements];
@@ -440,19 +441,27 @@ static struct outcome train(headrace_engine* engine) {
     EXPECT_OK(headrace_gathered_release(gathered, &error));
     EXPECT_CODE(headrace_engine_add_gradient(engine, 0, NULL, HEADRACE_F32, 0, &error),
                 HEADRACE_INVALID_ARGUMENT);
+    EXPECT_OK(headrace_engine_gradient_statistics(engine, 0, &piece, &error));
+    EXPECT(piece.sum_squares == 0 && piece.non_finite == 0);
     EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
+    EXPECT_OK(headrace_engine_gradient_statistics(engine, 0, &piece, &error));
+    EXPECT_CODE(headrace_engine_gradient_statistics(engine, 5, &piece, &error), HEADRACE_NOT_FOUND);
     if (step == 2) { /* not a number: nothing is updated, and it can be dropped */
       EXPECT_OK(headrace_engine_discard_gradients(engine, &error));
       gradient[7] = (float)NAN;
       EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
       EXPECT_CODE(headrace_engine_step(engine, &options, &result, &error), HEADRACE_NOT_FINITE);
       EXPECT_WORDS("g.weight");
-      EXPECT(result.step == 1); /* a call that fails writes no result */
+      EXPECT_OK(headrace_engine_gradient_statistics(engine, 0, &piece, &error));
+      EXPECT(piece.non_finite == 1); /* kept with the gradients */
+      EXPECT(result.step == 1);      /* a call that fails writes no result */
       EXPECT_OK(headrace_engine_discard_gradients(engine, &error));
       gradient[7] = 0;
       EXPECT_OK(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &error));
+      EXPECT_OK(headrace_engine_gradient_statistics(engine, 0, &piece, &error));
     }
     EXPECT_OK(headrace_engine_step(engine, &options, &result, &error));
+    EXPECT(result.gradient_norm == sqrt(piece.sum_squares));
     EXPECT(result.step == (uint64_t)step && result.parameters_updated == 1 &&
            result.clip_factor < 1 && result.gradient_norm > 1);
   }

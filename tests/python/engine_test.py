@@ -413,6 +413,7 @@ class Errors(unittest.TestCase):
             with self.assertRaisesRegex(KeyError, "^no parameter is named 'g.v'"):
                 engine.store("g.v")
             engine.add_gradient("g.w", floats(1, float("nan"), 0, 0), "f32")
+            self.assertEqual(engine.gradient_statistics("g.w").non_finite, 1)
             with self.assertRaisesRegex(FloatingPointError, "g.w"):
                 engine.step()
             engine.discard_gradients()

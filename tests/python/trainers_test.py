@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""trainers_test.py FOLDER: headrace.torch.AdamW in the trainers that people use, each where it is
-installed: a run with its state on a drive has the losses, norms and weights of the same run in
-memory, and so has one that was ended and resumed. FOLDER lies on a drive. With
+"""trainers_test.py FOLDER: headrace.torch.AdamW and headrace.offload() in the trainers that people
+use, each where it is installed: a run with its state, or all of its model, on a drive has the
+losses, norms and weights of the same run in memory, and so has one that was ended and resumed.
+FOLDER lies on a drive. With
 HEADRACE_TEST_DEVICE=cuda, the models are on a GPU.
 
 To run all of it: pip install transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6
@@ -24,6 +25,7 @@ try:
 except ImportError as missing:
     print(f"torch cannot be imported: {missing}")
     sys.exit(77)
+import headrace  # noqa: E402
 from headrace.torch import AdamW  # noqa: E402
 
 PACKAGES = ("torch", "transformers", "accelerate", "lightning")
@@ -55,18 +57,30 @@ class Trainers(unittest.TestCase):
         self.opened = []
         self.addCleanup(lambda: [optimizer.close() for optimizer in self.opened])
 
-    def adamw(self, parameters, place, **options):
-        options.update({"memory": {}, "nvme": {"nvme": str(self.folder)},
-                        "snapshots": {"nvme": str(self.folder),
-                                      "snapshots": str(self.folder / "snapshots")}}[place])
-        self.opened.append(AdamW(parameters, lr=1e-2, **options))
-        return self.opened[-1]
+    def adamw(self, model, place):
+        options = {"memory": {}, "nvme": {"nvme": str(self.folder)},
+                   "snapshots": {"nvme": str(self.folder),
+                                 "snapshots": str(self.folder / "snapshots")}}
+        if place.startswith("offload"):
+            made = headrace.offload(model, lr=1e-2, **options[place.partition("-")[2]])[1]
+        else:
+            made = AdamW(model.parameters(), lr=1e-2, **options[place])
+        self.opened.append(made)
+        return made
 
     def check(self, run):
         """run(place, folder, stop, resume) -> what is compared, and the weights."""
-        whole = run("memory", self.folder / "whole", None, False)
+        self.compare(run, "memory", ("nvme", "snapshots"))
+
+    def check_offload(self, run):
+        if DEVICE != "cpu":
+            self.skipTest("offload() binds parameters on the CPU")
+        self.compare(run, "offload-memory", ("offload-nvme", "offload-snapshots"))
+
+    def compare(self, run, first, others):
+        whole = run(first, self.folder / "whole", None, False)
         self.assertGreaterEqual(len(whole[0]), STEPS)
-        for place in ("nvme", "snapshots"):
+        for place in others:
             with self.subTest(place=place):
                 self.assert_same(run(place, self.folder / place, None, False), whole)
                 ended = self.folder / (place + "-ended")
@@ -106,7 +120,7 @@ class HuggingFace(Trainers):
             save_steps=STEPS // 2, disable_tqdm=True, max_grad_norm=1.0,
             gradient_checkpointing=True, lr_scheduler_type="cosine", warmup_steps=2)
         trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Stop()],
-                          optimizers=(self.adamw(model.parameters(), place), None))
+                          optimizers=(self.adamw(model, place), None))
         trainer.train(resume_from_checkpoint=resume)
         history = [(row["loss"], row["grad_norm"], row["learning_rate"])
                    for row in trainer.state.log_history if "loss" in row]
@@ -114,6 +128,27 @@ class HuggingFace(Trainers):
 
     def test_trainer(self):
         self.check(self.run_trainer)
+
+    def test_trainer_of_an_offloaded_model(self):
+        self.check_offload(self.run_trainer)
+
+    def test_loads_the_best_model_at_the_end(self):
+        from transformers import Trainer, TrainingArguments
+        model = llama()
+        optimizer = self.adamw(model, "offload-nvme" if DEVICE == "cpu" else "nvme")
+        data = [{"input_ids": row, "labels": row} for row in rows(8)]
+        arguments = TrainingArguments(
+            output_dir=str(self.folder / "best"), per_device_train_batch_size=2, max_steps=3,
+            use_cpu=DEVICE == "cpu", report_to=[], eval_strategy="steps", eval_steps=1,
+            save_steps=1, load_best_model_at_end=True, greater_is_better=True, disable_tqdm=True)
+        trainer = Trainer(model=model, args=arguments, train_dataset=data, eval_dataset=data,
+                          optimizers=(optimizer, None))
+        trainer.train()
+        losses = [row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row]
+        number = 1 + losses.index(max(losses))
+        self.assertLess(number, 3, "the best model is the last one, so nothing had to be loaded")
+        best = type(model).from_pretrained(self.folder / f"best/checkpoint-{number}")
+        self.assert_same_weights(weights_of(model), weights_of(best))
 
     def test_its_checkpoints_hold_a_reference_where_there_are_snapshots(self):
         self.run_trainer("snapshots", self.folder / "run", 3, False)
@@ -131,7 +166,7 @@ class Accelerate(Trainers):
         accelerator = Accelerator(cpu=DEVICE == "cpu", gradient_accumulation_steps=2)
         loader = torch.utils.data.DataLoader(rows(8 * STEPS), batch_size=4)
         model = llama()
-        optimizer = self.adamw(model.parameters(), place)
+        optimizer = self.adamw(model, place)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
         model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader,
                                                                   scheduler)
@@ -160,6 +195,9 @@ class Accelerate(Trainers):
     def test_its_loop(self):
         self.check(self.run_loop)
 
+    def test_its_loop_with_an_offloaded_model(self):
+        self.check_offload(self.run_loop)
+
 
 @unittest.skipUnless(has("transformers", "lightning"), "transformers and lightning are needed")
 class Lightning(Trainers):
@@ -179,7 +217,7 @@ class Lightning(Trainers):
                 return loss
 
             def configure_optimizers(self):
-                optimizer = case.adamw(self.model.parameters(), place)
+                optimizer = case.adamw(self.model, place)
                 return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
         # An epoch is one step.
@@ -195,6 +233,9 @@ class Lightning(Trainers):
 
     def test_fit(self):
         self.check(self.run_fit)
+
+    def test_fit_of_an_offloaded_model(self):
+        self.check_offload(self.run_fit)
 
 
 SHARDED = textwrap.dedent("""

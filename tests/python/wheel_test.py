@@ -21,6 +21,11 @@ FIVE_LINES = textwrap.dedent("""
     model(torch.ones(2, 64)).sum().backward()
     optimizer.step()
     assert optimizer.stats(), "no engine"
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model, optimizer = headrace.offload(model, nvme=".")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.close()
     """)
 ENGINE = textwrap.dedent("""
     import array, sys

@@ -36,7 +36,8 @@ SIZES = {"51": (["--layers", "16", "--hidden", "512", "--heads", "8"], 16_000_00
          "353": (["--layers", "28", "--hidden", "1024", "--heads", "16"], 50_000_000, 4, 7, 1.6e9)}
 THEIRS = {"nvme": "zero3-nvme", "pipelined": "zero3-nvme-pipelined", "cpu": "zero3-cpu",
           "offload": "zero2-cpu", "torch": "ram", "optimizer-nvme": "optimizer-nvme",
-          "optimizer-memory": "optimizer-memory", "nvme-on": "zero3-nvme on headrace",
+          "optimizer-memory": "optimizer-memory", "model-nvme": "model-nvme",
+          "model-memory": "model-memory", "nvme-on": "zero3-nvme on headrace",
           "pipelined-on": "zero3-nvme-pipelined on headrace", "cpu-on": "zero3-cpu on headrace"}
 OURS = {"budget": "train_gpt, a budget", "nothing": "train_gpt, nothing resident",
         "memory": "train_gpt, in host memory"}
@@ -49,18 +50,23 @@ ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
          "offload": "ZeRO-Offload: stage 2, the optimizer state in host memory",
          "optimizer-nvme": "torch with headrace.torch.AdamW, its state on NVMe (docs/python.md)",
          "optimizer-memory": "the same with its state in host memory",
+         "model-nvme": "torch with headrace.offload(), model and state on NVMe (docs/python.md)",
+         "model-memory": "the same with both in host memory",
          "torch": "torch alone: bf16 weights, f32 masters, a fused AdamW",
          "budget": "train_gpt on NVMe, as much in host memory as --budget lets it",
          "nothing": "train_gpt on NVMe, nothing resident",
          "memory": "train_gpt, all in host memory"}
 # These need headrace's wheel in --python.
-NEED_WHEEL = [case for case in ABOUT if case.endswith("-on") or case.startswith("optimizer-")]
+NEED_WHEEL = [case for case in ABOUT
+              if case.endswith("-on") or case.startswith(("optimizer-", "model-"))]
 DEFAULT = [case for case in ABOUT if case not in NEED_WHEEL and case != "offload"]
 RATIOS = [("budget", "nvme"), ("budget", "pipelined"), ("nothing", "nvme"),
           ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch"),
           ("nvme-on", "nvme"), ("pipelined-on", "pipelined"), ("cpu-on", "cpu"),
           ("optimizer-nvme", "nvme"), ("optimizer-nvme", "offload"),
-          ("optimizer-memory", "offload"), ("optimizer-memory", "torch")]
+          ("optimizer-memory", "offload"), ("optimizer-memory", "torch"),
+          ("model-nvme", "nvme"), ("model-nvme", "pipelined"), ("model-nvme", "nothing"),
+          ("model-memory", "memory")]
 SHORTEST_TEXT = 2 * (128 + 1)  # bytes: train_gpt wants a sequence to train on and one held out
 
 
@@ -264,7 +270,7 @@ def fault(asked):
                 "or name the folder of a build that has it.")
     if theirs and not os.path.isfile(asked.trainer):
         return f"--trainer {asked.trainer} is no file. Leave the option out."
-    without = {"torch", "optimizer-nvme", "optimizer-memory"}
+    without = {"torch", *(case for case in NEED_WHEEL if not case.endswith("-on"))}
     modules = ["torch", *(["deepspeed"] if theirs - without else []),
                *(["headrace"] if theirs & set(NEED_WHEEL) else [])]
     if theirs and (missing := missing_modules(asked.python, modules)):

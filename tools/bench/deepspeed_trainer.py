@@ -10,7 +10,8 @@ For against_deepspeed.py, which runs it beside train_gpt. MODE is zero3-nvme or
 zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero2-cpu
 (ZeRO-Offload: stage 2, the state in host memory), or without DeepSpeed: ram (bf16 weights, f32
 masters, a fused AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the
-drive or in host memory). Wants torch and deepspeed in this Python,
+drive or in host memory), model-nvme or model-memory (headrace.offload(), which has the weights
+too). Wants torch and deepspeed in this Python,
 libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use. --on-headrace
 takes them from the package headrace, which this Python then has to have.
 
@@ -38,6 +39,7 @@ import torch.nn.functional as F
 
 WARM_UP = 2
 BF16 = torch.bfloat16
+OF_HEADRACE = ("optimizer-nvme", "optimizer-memory", "model-nvme", "model-memory")
 
 
 def is_fast_in_bf16():
@@ -156,9 +158,12 @@ class WithHeadrace:
         import headrace.torch
         self.model = make_model(asked)
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
-        place = {"nvme": asked.nvme} if asked.mode == "optimizer-nvme" else {}
-        self.optimizer = headrace.torch.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.01,
-                                              **place)
+        place = {"nvme": asked.nvme} if asked.mode.endswith("-nvme") else {}
+        options = {"lr": 3e-4, "weight_decay": 0.01, **place}
+        if asked.mode.startswith("model-"):
+            _, self.optimizer = headrace.offload(self.model, **options)
+        else:
+            self.optimizer = headrace.torch.AdamW(self.model.parameters(), **options)
         self.forward = self.model
 
     def backward(self, loss):
@@ -249,7 +254,7 @@ def peak_mib():
 
 
 def train(asked):
-    kinds = {"ram": InMemory, "optimizer-nvme": WithHeadrace, "optimizer-memory": WithHeadrace}
+    kinds = {"ram": InMemory, **dict.fromkeys(OF_HEADRACE, WithHeadrace)}
     trainer = kinds.get(asked.mode, UnderDeepSpeed)(asked)
     rows = []
     for number, (x, y) in zip(range(WARM_UP + asked.steps), batches(asked)):
@@ -279,8 +284,8 @@ def train(asked):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--mode", required=True,
-                         choices=("ram", "optimizer-nvme", "optimizer-memory", "zero2-cpu",
-                                  "zero3-cpu", "zero3-nvme", "zero3-nvme-pipelined"))
+                         choices=("ram", *OF_HEADRACE, "zero2-cpu", "zero3-cpu", "zero3-nvme",
+                                  "zero3-nvme-pipelined"))
     options.add_argument("--nvme", default=".", help="its deepspeed-swap is made and removed")
     options.add_argument("--text", required=True)
     for name, value in (("layers", 16), ("hidden", 512), ("heads", 8), ("seq", 128), ("batch", 1),

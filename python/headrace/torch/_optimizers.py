@@ -4,20 +4,19 @@ they came; each is updated by an engine, or in memory without one."""
 from __future__ import annotations
 
 import copy
-import errno
 import os
-import tempfile
 from collections import Counter
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from .._errors import ArgumentError, IoError, NoSpace, NoSuchFile, NotFinite, WrongState
+from .._errors import ArgumentError, NotFinite, WrongState
 from ._engine_part import EnginePart
 from ._given_state import by_number, check_groups, check_state
 from ._memory_part import MemoryPart
 from ._part import Entry, Part, check, check_apart, local, non_finite, shaped_as
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
+from ._spaces import space_for
 
 
 # Settings that a trainer of DeepSpeed's kind follows, and an optimizer of torch cannot.
@@ -58,6 +57,7 @@ class Offloaded(torch.optim.Optimizer):
     _RULE: str
     _KEYS: tuple = ("step",)  # further ones of torch's state
     _CONTENTS: Mapping[str, str]  # by its name in torch's state, the engine's
+    _AFTER_A_BROKEN_LOAD = "This optimizer has no state now: load one, or it begins anew."
 
     def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
                  config: Optional[Mapping[str, Any]], snapshots: Optional[str]) -> None:
@@ -123,7 +123,7 @@ class Offloaded(torch.optim.Optimizer):
         try:
             updated = [parameter for part in self._parts for parameter in part.step(constants)]
         except NotFinite as error:  # its advice is for the engine's caller
-            raise self._not_finite(non_finite(self._part_of)) from error
+            raise self._not_finite(self._first_non_finite()) from error
         if updated or not self._parts:
             updated += self._count_empty()
         self._show_steps(updated)
@@ -162,6 +162,9 @@ class Offloaded(torch.optim.Optimizer):
         if found is not None and not self._skips():
             raise self._not_finite(found)
         return found is not None
+
+    def _first_non_finite(self) -> Optional[torch.Tensor]:
+        return non_finite(self._part_of)
 
     def _not_finite(self, found: Optional[torch.Tensor]) -> NotFinite:
         name = next((entry.name for entry in self._all_entries() if entry.parameter is found), "?")
@@ -245,28 +248,11 @@ class Offloaded(torch.optim.Optimizer):
         masters = {} if parameter.dtype == torch.float32 else {"master": "master"}
         tensors = {}
         for name, content in {**self._CONTENTS, **masters}.items():
-            space = self._space_for(local(parameter.detach()))
+            space = space_for(self._folder, local(parameter.detach()).shape, torch.float32)
             if parameter in self._part_of:
                 self._part_of[parameter].store(parameter, content, space)
             tensors[name] = shaped_as(parameter, space)
         return tensors
-
-    def _space_for(self, values: torch.Tensor) -> torch.Tensor:
-        if self._folder is None or values.numel() == 0:
-            return torch.empty(values.shape, dtype=torch.float32, device="cpu")
-        try:
-            file = tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=self._folder)
-            # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
-            os.posix_fallocate(file.fileno(), 0, 4 * values.numel())
-        except OSError as error:
-            kind = NoSuchFile if isinstance(error, FileNotFoundError) else \
-                NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else IoError
-            raise kind(f"state_dict() needs {4 * values.numel()} bytes in {self._folder} for a "
-                       f"tensor: {error.strerror}; the optimizer is as it was. Bring the folder "
-                       "back, or free space there.", errno=error.errno) from error
-        with file:
-            return torch.from_file(file.name, shared=True, size=values.numel(),
-                                   dtype=torch.float32, device="cpu").view(values.shape)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict) -> None:
@@ -290,7 +276,7 @@ class Offloaded(torch.optim.Optimizer):
         except BaseException as error:
             self._drop_parts()  # half of a state would pass for a whole one
             if hasattr(error, "add_note"):
-                error.add_note("This optimizer has no state now: load one, or it begins anew.")
+                error.add_note(self._AFTER_A_BROKEN_LOAD)
             raise
 
     def _load_state(self, state: Mapping[int, Any]) -> None:

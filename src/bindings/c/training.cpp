@@ -194,6 +194,16 @@ headrace_code headrace_engine_lend_gradient(headrace_engine* engine, headrace_pa
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error) {
   return guarded(error, [&] { run(engine)->discard_gradients(); });
 }
+headrace_code headrace_engine_gradient_statistics(headrace_engine* engine,
+                                                  headrace_parameter parameter,
+                                                  headrace_gradient_piece* out_statistics,
+                                                  headrace_error* error) {
+  return guarded(error, [&] {
+    auto& statistics = required(out_statistics, "out_statistics");
+    const headrace::GradientPiece found = run(engine)->gradient_statistics({parameter});
+    statistics = {found.sum_squares, found.non_finite};
+  });
+}
 headrace_code headrace_engine_step(headrace_engine* engine, const headrace_step_options* options,
                                    headrace_step_result* out_result, headrace_error* error) {
   return guarded(error, [&] {

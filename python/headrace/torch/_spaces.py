@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory for the tensors of a state_dict: torch's own, or files that vanish with the tensors."""
+from __future__ import annotations
+
+import errno
+import math
+import os
+import tempfile
+from typing import Any, Optional
+
+import torch
+
+from .._errors import IoError, NoSpace, NoSuchFile
+
+
+def space_for(folder: Optional[str], shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """folder: where files serve as memory, which the system can write out; None: memory."""
+    elements = math.prod(shape)
+    if folder is None or elements == 0:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    size_bytes = dtype.itemsize * elements
+    try:
+        file = tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=folder)
+        # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
+    except OSError as error:
+        kind = NoSuchFile if isinstance(error, FileNotFoundError) else \
+            NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else IoError
+        raise kind(f"state_dict() needs {size_bytes} bytes in {folder} for a tensor: "
+                   f"{error.strerror}; the optimizer is as it was. Bring the folder back, or free "
+                   "space there.", errno=error.errno) from error
+    with file:
+        return torch.from_file(file.name, shared=True, size=elements, dtype=dtype,
+                               device="cpu").view(shape)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.offload(): a model of torch whose parameters live in an engine.
+
+_blocks.py finds the groups; _groups.py parks and binds their parameters; _forward.py and
+_backward.py say when; _gradients.py takes gradients; _values.py moves values in and out;
+_optimizer.py and _model_part.py update; _offload.py is all of one model; _private.py has the names
+that torch does not document.
+"""
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterable, Iterator, Optional, Union
+
+import torch
+
+from ..._errors import ArgumentError, WrongState
+from .._part import NAMES
+from . import _blocks, _private, _settings, _values
+from ._offload import Offload, live, refuse_ranks
+from ._optimizer import OF_RULE
+
+
+def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] = None,
+            host_budget: Union[int, str, None] = None, blocks: _blocks.Blocks = "auto",
+            optimizer: Optional[str] = None, params: Optional[Iterable[dict]] = None,
+            snapshots: Optional[str] = None, **options: Any) -> tuple:
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
+                            "torch.nn.Module; nothing was done.")
+    _private.refuse_other_torch()
+    refuse_ranks("offload()")
+    _refuse_twice(model)
+    settings = _settings.read(config)
+    folder = _settings.place(settings, nvme, host_budget)
+    rule, options = _settings.rule_of(settings, optimizer, options)
+    of_model = Offload(model, _blocks.divide(model, blocks), folder)
+    _settings.settle_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
+    made = _made(rule, params if params is not None else list(model.named_parameters()),
+                 {"snapshots": snapshots, **options})
+    made.adopt(of_model, settings, folder)
+    return model, made
+
+
+def _made(rule: type, params: Any, options: dict) -> Any:
+    try:
+        return OF_RULE[rule](params, **options)
+    except TypeError as error:
+        raise ArgumentError(f"{rule.__name__} cannot be made of these options: {error}; the model "
+                            "is as it was. offload() passes on what it does not know itself.") \
+            from error
+
+
+def _refuse_twice(model: torch.nn.Module) -> None:
+    for other in live():
+        if any(other.has(parameter) for parameter in model.parameters()):
+            raise WrongState(f"this {type(model).__name__} is offloaded already, or has parameters "
+                             "of a model that is; nothing was done. Call restore() of its "
+                             "optimizer first.")
+
+
+@contextlib.contextmanager
+def gathered(what: Any, *, modify: bool = False) -> Iterator[Any]:
+    parameters = _parameters_of(what)
+    with contextlib.ExitStack() as scopes:
+        for one in live():
+            if any(one.has(parameter) for parameter in parameters):
+                scope = _values.modify_scope if modify else _values.read_scope
+                scopes.enter_context(scope(one, parameters))
+        yield what
+
+
+def _parameters_of(what: Any) -> list:
+    if isinstance(what, torch.nn.Module):
+        return list(what.parameters())
+    return [what] if isinstance(what, torch.Tensor) else list(what)

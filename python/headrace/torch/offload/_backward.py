@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which groups a backward pass holds, and what autograd saves of a block's forward pass.
+
+Autograd saves tensors for backward, among them a block's parameters and views of them. Of those it
+keeps the place here, not the bytes: the group is parked between forward and backward, and the place
+is looked up in the binding that the backward pass makes.
+
+A pass binds a group when the first gradient reaches an output of the block, or something that was
+saved is needed. It holds the group until all gradients of its trained parameters and of the block's
+inputs have come. (Those of the parameters alone would not do: a frozen weight is read on the way to
+the inputs.) What never comes, such as the gradient of an unused parameter, ends with the pass.
+"""
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+
+from ..._errors import OutOfBudget, WrongState
+from . import _private
+from ._groups import OffloadedGroup, quoted
+
+
+class Call:
+    """One forward pass of a block, with gradients. It is the context of the tensors saved in it."""
+
+    def __init__(self, passes: "Passes", group: OffloadedGroup) -> None:
+        self.passes, self.group = passes, group
+        self.inputs: dict = {}  # by number, the hook on it
+
+    def watch_inputs(self, tensors: list) -> None:
+        """An input may live longer than the graph, such as a parameter outside of all blocks: so
+        its hook does not keep this call, and goes with it."""
+        weak = weakref.ref(self)
+
+        def watch(number: int) -> Any:
+            def came(_gradient: torch.Tensor) -> None:
+                call = weak()
+                if call is not None:
+                    call.passes.arrived(call.group, (call, number))
+            return came
+
+        for number, tensor in enumerate(tensors):
+            if tensor.requires_grad:
+                self.inputs[number] = tensor.register_hook(watch(number))
+
+    def __del__(self) -> None:
+        for hook in self.inputs.values():
+            hook.remove()
+
+    def watch_outputs(self, tensors: list) -> None:
+        for tensor in tensors:
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(lambda _gradient: self.passes.reached(self))
+
+    # ---- torch.autograd.graph.saved_tensors_hooks ----
+    def pack(self, tensor: torch.Tensor) -> Any:
+        section = self.group.section_of(tensor)
+        if section is None:
+            return _Foreign(tensor, tensor._version)
+        return _Place(section, tensor.dtype, tensor.storage_offset(), tensor.shape,
+                      tensor.stride(), self.group.generation)
+
+    def unpack(self, saved: Any) -> torch.Tensor:
+        if type(saved) is _Foreign:
+            return saved.checked()
+        if saved.generation != self.group.generation:
+            raise WrongState(
+                f"backward() over a graph from before a step or a load: {quoted(self.group.name)} "
+                "has other values now. Run the forward pass again.")
+        self.passes.reached(self)
+        return self.group.view(saved.section, saved.dtype, saved.offset, saved.shape, saved.stride)
+
+
+class _Place(NamedTuple):
+    section: torch.dtype
+    dtype: torch.dtype
+    offset: int
+    shape: Any
+    stride: Any
+    generation: int
+
+
+class _Foreign(NamedTuple):
+    """A tensor that is not the group's. torch compares no versions of what hooks have packed."""
+
+    tensor: torch.Tensor
+    version: int
+
+    def checked(self) -> torch.Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                f"inplace operation: a {self.tensor.dtype} of shape {tuple(self.tensor.shape)} is "
+                f"at version {self.tensor._version}; expected version {self.version} instead.")
+        return self.tensor
+
+
+class _Hold:
+    """One binding of a group, by a pass."""
+
+    def __init__(self, task: int, opened: int) -> None:
+        self.task, self.opened = task, opened
+        self.calls: set = set()
+        self.awaited: set = set()  # indices of slots, and inputs of calls
+
+    def await_gradients_of(self, call: Call) -> None:
+        """Those of the parameters come once for all calls, but for each call in a reentrant
+        checkpoint."""
+        self.calls.add(call)
+        self.awaited.update(slot.index for slot in call.group.slots
+                            if slot.parameter.requires_grad)
+        self.awaited.update((call, number) for number in call.inputs)
+
+    def rank(self) -> tuple:
+        """The lowest is let go first when memory runs out: what awaits inputs alone, or nothing;
+        and of those the oldest, which passes have left behind them."""
+        return any(isinstance(key, int) for key in self.awaited), self.opened
+
+
+class Passes:
+    """Threads: under the lock of all groups."""
+
+    def __init__(self, groups: list, lock: Any) -> None:
+        self._groups, self._lock = groups, lock
+        self._running: dict[int, list] = {}  # by task: the thread, and the gradients that came
+        self._opened = 0
+        self._partial = 0  # gradients of passes that an exception has ended
+
+    def reached(self, call: Call) -> None:
+        """A gradient has reached an output of the call, or what it saved is needed."""
+        with self._lock:
+            group, task = call.group, _private.backward_pass()
+            if task == -1:
+                raise WrongState(
+                    f"a tensor that autograd saved of {quoted(group.name)} was asked for outside "
+                    "of backward(), and the group is parked. Ask within the backward pass.")
+            if group.hold is None:
+                self._bind(group)
+                self._opened += 1
+                group.hold = _Hold(task, self._opened)
+                self._begin(task)
+            if call not in group.hold.calls:
+                group.hold.await_gradients_of(call)
+
+    def coming(self) -> bool:
+        """The engine is about to be given a gradient. Returns whether it is the pass's first."""
+        with self._lock:
+            task = _private.backward_pass()
+            self._begin(task)
+            self._running[task][1] += 1
+            return self._running[task][1] == 1
+
+    def arrived(self, group: OffloadedGroup, key: Any) -> None:
+        """A gradient of the slot with this index, or of an input of a call."""
+        with self._lock:
+            if group.hold is not None:
+                group.hold.awaited.discard(key)
+                if not group.hold.awaited:
+                    self._let_go(group)
+
+    def bind(self, group: OffloadedGroup) -> None:
+        with self._lock:
+            self._bind(group)
+
+    def release(self, group: OffloadedGroup) -> None:
+        with self._lock:
+            group.release()
+
+    def _bind(self, group: OffloadedGroup) -> None:
+        while True:
+            try:
+                return group.bind()
+            except OutOfBudget:
+                held = [other for other in self._groups
+                        if other.hold is not None and other.bindings == 1 and not other.kept]
+                if not held:
+                    raise
+                self._let_go(min(held, key=lambda other: other.hold.rank()))
+
+    @staticmethod
+    def _let_go(group: OffloadedGroup) -> None:
+        group.hold = None
+        group.release()
+
+    def _begin(self, task: int) -> None:
+        if task not in self._running:
+            self._running[task] = [threading.get_ident(), 0]
+            _private.at_end_of_pass(lambda: self._end(task))
+
+    def _end(self, task: int) -> None:
+        with self._lock:
+            self._running.pop(task, None)
+            for group in self._groups:
+                if group.hold is not None and group.hold.task == task:
+                    self._let_go(group)
+
+    # ---- passes that an exception has ended, of which torch tells nobody ----
+    def end_broken(self) -> bool:
+        """Call it outside of all passes of this thread. Returns whether no other thread has one."""
+        me = threading.get_ident()
+        with self._lock:
+            for task, (thread, arrived) in list(self._running.items()):
+                if thread == me:
+                    self._partial += arrived
+                    self._end(task)
+            return not self._running
+
+    def refuse_partial_gradients(self) -> None:
+        if self._partial:
+            raise WrongState(
+                f"a backward pass ended in an exception after {self._partial} of its gradients had "
+                "reached the engine: a step would train on part of a pass, and was not made. Call "
+                "optimizer.zero_grad(), then go on.")
+
+    @property
+    def has_partial_gradients(self) -> bool:
+        return self._partial > 0
+
+    def forget_partial_gradients(self) -> None:
+        self._partial = 0

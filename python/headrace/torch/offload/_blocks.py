@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameter goes into which group: each block is a group, and the rest is one more.
+
+A block is a module whose parameters are needed together, such as a layer of a transformer. What
+lies outside of all blocks, or in several (a tied weight), forms the group of the rest, which is
+always in memory.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Union
+
+import torch
+
+from ..._errors import ArgumentError, Unsupported
+from .._part import NAMES, Entry, check_apart
+
+Blocks = Union[str, type, Sequence[torch.nn.Module], Callable[[str, torch.nn.Module], bool]]
+REST = ""  # the group's name: its parameters then have the model's names, as those of blocks
+
+
+class Member(NamedTuple):
+    """A parameter, and the first place at which the model has it."""
+
+    name: str  # within its group
+    parameter: torch.nn.Parameter
+
+
+class Division(NamedTuple):
+    """A group to be made."""
+
+    name: str
+    module: Optional[torch.nn.Module]  # the block; None: the rest
+    members: list
+    tied_to_blocks: bool  # several blocks use one of its parameters
+
+
+def divide(model: torch.nn.Module, blocks: Blocks) -> list[Division]:
+    _refuse_foreign(model)
+    found = dict(_blocks_of(model, blocks))
+    places = _places(model, found)
+    divisions = [Division(name, module, _members_of(places, name), False)
+                 for name, module in found.items()]
+    rest = [Member(names[0], parameter) for parameter, names, owners in places
+            if len(owners) != 1 or None in owners]
+    tied = any(len(owners - {None}) > 1 for _, _, owners in places)
+    divisions.append(Division(REST, None, rest, tied))
+    _check(places)
+    return [division for division in divisions if division.members]
+
+
+def _places(model: torch.nn.Module, blocks: dict) -> list[tuple]:
+    """Each parameter with its names and the names of the blocks that have it (None: no block).
+    Those without elements have no bytes to move, and stay torch's."""
+    found: dict = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        owner = next((block for block in blocks if name.startswith(block + ".")), None)
+        names, owners = found.setdefault(parameter, ([], set()))
+        names.append(name)
+        owners.add(owner)
+    return [(parameter, *value) for parameter, value in found.items() if parameter.numel() > 0]
+
+
+def _members_of(places: Iterable[tuple], block: str) -> list[Member]:
+    return [Member(names[0][len(block) + 1:], parameter) for parameter, names, owners in places
+            if owners == {block}]
+
+
+# ---- which modules are blocks ----
+def _blocks_of(model: torch.nn.Module, blocks: Blocks) -> list[tuple]:
+    if isinstance(blocks, str):
+        found = _automatic(model, blocks)
+    elif isinstance(blocks, type):
+        found = _outermost(model, lambda _, module: isinstance(module, blocks))
+    elif callable(blocks) and not isinstance(blocks, torch.nn.Module):
+        found = _outermost(model, blocks)
+    else:
+        found = _listed(model, blocks)
+    if not found:
+        raise ArgumentError(
+            f"no blocks were found in {type(model).__name__} by blocks={blocks!r}; the model is as "
+            "it was. Give the class of the repeated layer, a list of modules, or a function of a "
+            "module's name and the module.")
+    return found
+
+
+def _automatic(model: torch.nn.Module, blocks: str) -> list[tuple]:
+    if blocks != "auto":
+        raise ArgumentError(f"blocks is the text {blocks!r}; the model is as it was. Give "
+                            "\"auto\", a class, a list of modules or a function.")
+    kinds = _repeated(model)
+    if not kinds:
+        named = set(getattr(model, "_no_split_modules", None) or ())  # of transformers
+        return _outermost(model, lambda _, module: type(module).__name__ in named)
+    return _outermost(model, lambda _, module: type(module) in kinds)
+
+
+def _repeated(model: torch.nn.Module) -> set[type]:
+    """The classes of the layers: those of the list whose repeated members have the most parameters.
+    A list within a layer, such as of experts, has less than the list of layers."""
+    lists = [module for module in model.modules()
+             if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))]
+    most = max(lists, key=lambda one: sum(map(_elements, _alike(one))), default=None)
+    if most is None or not any(map(_elements, _alike(most))):
+        return set()
+    layers = most if isinstance(most, torch.nn.ModuleList) else _alike(most)
+    return {type(layer) for layer in layers}
+
+
+def _alike(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Those of a class that occurs more than once."""
+    kinds = Counter(map(type, modules))
+    return [module for module in modules if kinds[type(module)] > 1]
+
+
+def _elements(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _outermost(model: torch.nn.Module,
+               chosen: Callable[[str, torch.nn.Module], bool]) -> list[tuple]:
+    found: list = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(block + ".") for block, _ in found)
+        if name and not inside and chosen(name, module):
+            found.append((name, module))
+    return found
+
+
+def _listed(model: torch.nn.Module, blocks: Any) -> list[tuple]:
+    wanted = list(blocks)
+    names = {module: name for name, module in model.named_modules()}
+    for module in wanted:
+        if not names.get(module):
+            raise ArgumentError(f"blocks lists a {type(module).__name__} that is no module within "
+                                "the model; the model is as it was. List modules of it.")
+    found = [(names[module], module) for module in wanted]
+    for name, _ in found:
+        outer = next((other for other, _ in found if name.startswith(other + ".")), None)
+        if outer is not None or [other for other, _ in found].count(name) > 1:
+            raise ArgumentError(f"blocks lists '{name}', which is '{outer or name}' or within it; "
+                                "the model is as it was. List each part of the model once.")
+    return found
+
+
+# ---- what cannot be offloaded ----
+def _refuse_foreign(model: torch.nn.Module) -> None:
+    """What has no values of its own yet, or not here."""
+    for name, parameter in model.named_parameters():
+        found = "has no shape yet" if isinstance(
+            parameter, torch.nn.parameter.UninitializedParameter) else \
+            "is divided among ranks by DeepSpeed" if hasattr(parameter, "ds_id") else None
+        if found is not None:
+            raise Unsupported(f"parameter '{name}' {found}; the model is as it was. Offload a "
+                              "model that has run once, and without deepspeed.zero.Init().")
+
+
+def _check(places: Sequence[tuple]) -> None:
+    for parameter, names, _ in places:
+        fault = next(_faults(parameter), None)
+        if fault is not None:
+            raise Unsupported(f"parameter '{names[0]}' {fault[0]}; the model is as it was. "
+                              f"{fault[1]}")
+    check_apart([Entry(parameter, names[0], 0) for parameter, names, _ in places])
+
+
+def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
+    if parameter.device.type == "meta":
+        yield ("is on the meta device, so it has no values",
+               "Load the model first: from_pretrained() on the CPU maps its files, and does not "
+               "read them.")
+    if type(parameter) is not torch.nn.Parameter or type(parameter.data) is not torch.Tensor:
+        yield (f"is a {type(parameter).__name__} over a {type(parameter.data).__name__}, which "
+               "has more than its elements",
+               "Offload a model of plain tensors, neither quantised nor sharded by FSDP2.")
+    if parameter.is_inference():
+        yield ("was made in torch.inference_mode(), so it cannot be trained",
+               "Make or load the model outside of it.")
+    if parameter.device.type != "cpu":
+        yield (f"is on {parameter.device}, and offload() binds parameters on the CPU",
+               "Move it with model.cpu(), or use headrace.torch.AdamW for a model on a GPU.")
+    if parameter.dtype not in NAMES:
+        yield (f"has the dtype {parameter.dtype}", "Convert it to float32, bfloat16 or float16.")
+    if parameter.layout != torch.strided or not parameter.is_contiguous():
+        yield ("is not row-major (channels_last, transposed, a slice or sparse), and would lose "
+               "its strides", "Give it memory of its own: p.data = p.data.contiguous().")

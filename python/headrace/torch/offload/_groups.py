@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of one group as torch sees them: parked, bound, or being changed.
+
+Parked, a parameter has its shape and dtype, but no memory: torch raises a text at each use. Bound,
+it is a view of the bytes that the engine gathered. Each binding has a storage of its own, which is
+guarded for good when the binding ends: a tensor that somebody kept raises too, and never shows the
+bytes of another group. Being changed, it has memory of torch's own, until the values go back into
+the engine (_values.py).
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from typing import Any, ContextManager, Optional
+
+import torch
+
+from ..._engine import Engine, Gathered, Group
+from ..._errors import WrongState
+from ..._library import unbroken
+from .._part import NAMES
+from . import _private
+
+CPU = torch.device("cpu")
+
+
+def full_name(group: str, name: str) -> str:
+    return f"{group}.{name}" if group else name
+
+
+def quoted(group: str) -> str:
+    return f"'{group}'" if group else "the rest of the model"
+
+
+class Slot:
+    """One parameter of a group."""
+
+    def __init__(self, group: "OffloadedGroup", index: int, name: str,
+                 parameter: torch.nn.Parameter) -> None:
+        self.group, self.index, self.name, self.parameter = group, index, name, parameter
+        self.full_name = full_name(group.name, name)
+        self.dtype, self.shape, self.frozen = (parameter.dtype, parameter.shape,
+                                               not parameter.requires_grad)
+        self.stride = parameter.stride()
+        self.version = parameter._version
+        self.offset = 0  # elements, in the section of its dtype
+        self.changing = False  # it has memory of torch's own
+        self.owner, self.attribute = _owner_of(group.module, name)
+        self._parked: Optional[torch.Tensor] = None
+
+    def parked(self) -> torch.Tensor:
+        if self._parked is None:
+            self._parked = self._without_memory()
+        return self._parked
+
+    def park(self) -> None:
+        self.parameter.data = self.parked()
+
+    def has_memory(self, storage: torch.UntypedStorage) -> bool:
+        return _private.identity(self.parameter.untyped_storage()) == _private.identity(storage)
+
+    def refuse_other_memory(self, of: torch.Tensor) -> None:
+        """After p.data = x, x would be lost."""
+        if not self.has_memory(of.untyped_storage()):
+            raise WrongState(
+                f"'{self.full_name}' was given other memory (p.data = ...) while headrace's engine "
+                "had its values: the engine does not have those, and the block was not run. Write "
+                "within headrace.gathered(module, modify=True).")
+
+    def _without_memory(self) -> torch.Tensor:
+        storage = _private.storage_at(0, CPU, self.parameter.nbytes)
+        view = _view(storage, self.dtype, 0, self.shape, self.stride)
+        _private.guard(storage, (
+            f"parameter '{self.full_name}' is parked: its values are in headrace's engine, so "
+            "nothing was read or written. Use it in the forward pass of its block, or within "
+            "headrace.gathered(module), with modify=True to write."))
+        return view
+
+    def __repr__(self) -> str:
+        return f"<{self.full_name} of {quoted(self.group.name)}>"
+
+
+def _view(storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Any,
+          stride: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=CPU).set_(storage, offset, shape, stride)
+
+
+def _owner_of(block: Optional[torch.nn.Module], name: str) -> tuple:
+    """The module that has the parameter, and its name there."""
+    if block is None:
+        return None, name
+    path, _, attribute = name.rpartition(".")
+    return block.get_submodule(path), attribute
+
+
+def _outside_inference_mode() -> ContextManager[None]:
+    """Tensors that are made within it could not be trained."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() \
+        else contextlib.nullcontext()
+
+
+class OffloadedGroup:
+    """One group of the engine. Its bindings are counted: forward, backward and scopes overlap.
+    Threads: under the lock of all groups (_offload.py)."""
+
+    def __init__(self, name: str, module: Optional[torch.nn.Module], members: list,
+                 kept: bool) -> None:
+        self.name, self.module, self.kept = name, module, kept
+        self.slots = [Slot(self, index, member.name, member.parameter)
+                      for index, member in enumerate(members)]
+        self.bindings = 0
+        self.scopes = 0  # those of the bindings that gathered() has made
+        self.binds = 0  # since the start: what a step costs is seen in it
+        self.stale_aliases = 0  # tensors of an ended binding that somebody kept
+        self.generation = 0  # of the values: saved tensors of an older one are refused
+        self.spoiled = False  # written behind the engine's back, until it is loaded as a whole
+        self.hold: Any = None  # of a backward pass (_backward.py)
+        self._dtypes = {slot.dtype for slot in self.slots}
+        self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
+        self._gathered: Optional[Gathered] = None
+
+    def attach(self, engine: Engine, group: Group) -> None:
+        """After freeze()."""
+        self.engine, self.group = engine, group
+        for slot in self.slots:
+            slot.offset = engine.section_offset_bytes(slot.full_name) // slot.dtype.itemsize
+
+    # ---- bound and parked ----
+    def bind(self) -> None:
+        """Undo each call with one release()."""
+        changing = next((slot for slot in self.slots if slot.changing), None)
+        if changing is not None:
+            raise WrongState(
+                f"{quoted(self.name)} was used while '{changing.full_name}' is being changed: its "
+                "values are not the engine's yet. End the scope of headrace.gathered() first; if "
+                "a load_state_dict() ended in the middle, repeat it.")
+        if self.bindings == 0:
+            unbroken(self._bind)
+        else:
+            self.bindings += 1
+
+    def refuse_replaced(self) -> None:
+        """The block would read what the engine does not have."""
+        for slot in self.slots:
+            if slot.owner is None or slot.owner._parameters.get(slot.attribute) is slot.parameter:
+                continue
+            raise WrongState(
+                f"'{slot.full_name}' is another tensor than the one that headrace.offload() took: "
+                "it would be neither trained nor saved, and the forward pass was not run. Write "
+                "values within headrace.gathered(module, modify=True); after optimizer.restore(), "
+                "parameters may be replaced.")
+
+    def _bind(self) -> None:
+        for slot in self.slots:
+            slot.refuse_other_memory(slot.parked())
+        gathered = self.group.gather()
+        with _outside_inference_mode():
+            wholes = {dtype: self._whole(gathered, dtype) for dtype in self._dtypes}
+            for slot in self.slots:
+                slot.parameter.data = wholes[slot.dtype].as_strided(slot.shape, slot.stride,
+                                                                    slot.offset)
+                slot.version = slot.parameter._version
+        self._gathered = gathered
+        _bound.add(self)
+        self.bindings = 1
+        self.binds += 1
+
+    def _whole(self, gathered: Gathered, dtype: torch.dtype) -> torch.Tensor:
+        address, size_bytes = gathered.section(NAMES[dtype])
+        self._storages[dtype] = _private.storage_at(address, CPU, size_bytes)
+        return _view(self._storages[dtype], dtype, 0, (size_bytes // dtype.itemsize,), (1,))
+
+    def release(self) -> None:
+        if self.bindings > 1:
+            self.bindings -= 1
+            return
+        written = self.written()
+        unbroken(self._release)
+        if written is not None:
+            self.spoil(written)
+
+    def _release(self) -> None:
+        self.bindings = 0
+        with _outside_inference_mode():
+            for slot in self.slots:
+                slot.park()
+        for storage in self._storages.values():
+            self.stale_aliases += _private.uses(storage) > 1
+        self.guard(f"this tensor is a view of a parameter of {quoted(self.name)}, from a binding "
+                   "that has ended; its memory may hold other values. Copy what you keep with "
+                   "clone() while the block runs.")
+        self._storages = {}
+        self._gathered.release()
+        self._gathered = None
+        _bound.discard(self)
+
+    def guard(self, text: str) -> None:
+        for storage in self._storages.values():
+            _private.guard(storage, text)
+
+    # ---- writes that the engine cannot see ----
+    def written(self) -> Optional[Slot]:
+        """A parameter that an operator of torch has written while it was bound, or that has other
+        memory than the binding's."""
+        return next((slot for slot in self.slots if slot.parameter._version != slot.version
+                     or not slot.has_memory(self._storages[slot.dtype])), None)
+
+    def spoil(self, slot: Slot) -> None:
+        text = (f"parameter '{slot.full_name}' was written while it was bound for reading: the "
+                "engine's masters and its drive do not have the change, so nothing goes on with "
+                "it. Load the model's values with load_state_dict() (the moments of this block "
+                "then begin anew), and write within headrace.gathered(module, modify=True).")
+        slot.version = slot.parameter._version
+        self.spoiled = True
+        self.engine.mark_written(self.group, text)
+        raise WrongState(text)
+
+    def refuse_spoiled(self) -> None:
+        if self.spoiled:
+            raise WrongState(f"a parameter of {quoted(self.name)} was written while it was bound "
+                             "for reading, so its values are lost; nothing was done. Load the "
+                             "model's values with load_state_dict().")
+
+    # ---- what a backward pass needs ----
+    def section_of(self, tensor: torch.Tensor) -> Optional[torch.dtype]:
+        """The section in whose present storage the tensor lies."""
+        if not self._storages or tensor.layout != torch.strided:
+            return None
+        identity = _private.identity(tensor.untyped_storage())
+        return next((dtype for dtype, storage in self._storages.items()
+                     if _private.identity(storage) == identity), None)
+
+    def view(self, section: torch.dtype, dtype: torch.dtype, offset: int, shape: Any,
+             stride: Any) -> torch.Tensor:
+        return _view(self._storages[section], dtype, offset, shape, stride)
+
+    def outdate(self) -> None:
+        """After an update or a load: autograd refuses graphs over the old values."""
+        self.generation += 1
+        torch.autograd.graph.increment_version([slot.parameter for slot in self.slots])
+        for slot in self.slots:
+            slot.version = slot.parameter._version
+
+
+# The engine's memory is not mapped in a forked child, such as a data loader's.
+_bound: "weakref.WeakSet[OffloadedGroup]" = weakref.WeakSet()
+
+
+def _guard_in_child() -> None:
+    for group in list(_bound):
+        group.guard(f"{quoted(group.name)} was bound when this process was forked, and the "
+                    "engine's memory is its parent's alone. Copy what the child needs before.")
+
+
+os.register_at_fork(after_in_child=_guard_in_child)

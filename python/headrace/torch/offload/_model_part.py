@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer's view of an offloaded model: one part, whose engine has the weights too."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterable, Mapping
+
+import torch
+
+from ..._errors import WrongState
+from ..._library import unbroken
+from .._part import Part, memory_of
+
+if TYPE_CHECKING:
+    from ._gradients import Intake
+    from ._offload import Offload
+
+
+class ModelPart(Part):
+    def __init__(self, entries: list, offload: "Offload", sets: Mapping[int, int],
+                 constants: Mapping[int, dict], contents: Iterable[str]) -> None:
+        super().__init__(entries)
+        self.offload, self.engine = offload, offload.engine
+        self._sets = sets  # by param_group, the engine's set of hyperparameters
+        self._constants = dict(constants)  # by param_group, what the set has now
+        self._contents = tuple(contents)  # the engine's names of the moments
+        self.is_whole = True  # no load_state_dict() has ended in the middle
+        self._index = {entry.parameter: entry.set_index for entry in entries}
+        self._names = {entry.parameter: offload.slot_of(entry.parameter).full_name
+                       for entry in entries}
+
+    def step(self, constants: Mapping[torch.Tensor, dict]) -> list:
+        self.refuse_other_forms()
+        if not self.is_whole:
+            raise WrongState("the last load_state_dict() ended in the middle, so a step would use "
+                             "the state of two runs; nothing was updated. Load a whole state.")
+        gradients = self.offload.gradients_for_step()
+        due = [one.slot.parameter for one in gradients.taken()]
+        if not due:
+            return []
+        self._refuse_left_out(due, constants)
+        self._set_constants(due, constants)
+        factor = gradients.factor()
+        return [] if unbroken(lambda: self._update_all(due, gradients, factor)) else due
+
+    def _update_all(self, due: list, gradients: "Intake", factor: float) -> bool:
+        # A set's learning_rate_scale is its whole rate, so that no product is rounded.
+        skipped = self.engine.step(1.0, gradient_scale=factor).skipped
+        gradients.forget()
+        if not skipped:
+            self.offload.outdate(due)
+        return skipped
+
+    def _refuse_left_out(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
+        for parameter in due:
+            if parameter not in constants or not parameter.requires_grad:
+                what = "was frozen" if parameter in constants else "left the optimizer"
+                raise WrongState(
+                    f"'{self._names[parameter]}' {what} after its gradient had come: the engine "
+                    "updates all that it has a gradient of, and updated nothing. Call "
+                    "optimizer.zero_grad() after such a change.")
+
+    def _set_constants(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
+        """A set of the engine serves the parameters that came in one param_group."""
+        wanted: dict = {}
+        for parameter in due:
+            index = self._index[parameter]
+            first = wanted.setdefault(index, (parameter, constants[parameter]))
+            if constants[parameter] != first[1]:
+                raise WrongState(
+                    f"'{self._names[first[0]]}' and '{self._names[parameter]}' came in one "
+                    "param_group and are in two now, with other options; nothing was updated. "
+                    "Give offload() the groups that you need: params=[...].")
+        for index, (_, values) in wanted.items():
+            if values != self._constants[index]:
+                self.engine.set_hyperparameters(self._sets[index], **values)
+                self._constants[index] = values
+
+    # ---- state ----
+    def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
+        self.engine.store(self._names[parameter], content, memory_of(into))
+
+    def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
+        given = values.detach().to(torch.float32).cpu().contiguous()
+        with self.offload.unbound([parameter]):
+            self.engine.load_content(self._names[parameter], content, memory_of(given))
+
+    def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
+        self.engine.set_step_count(self._names[parameter], steps)
+
+    def reset(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Their state becomes that of before the first step."""
+        for parameter in parameters:
+            if self._is_frozen(parameter) or self.steps(parameter) == 0:
+                continue
+            for content in self._contents:
+                self.load(parameter, content, torch.zeros(parameter.shape))
+            self.set_steps(parameter, 0)
+
+    def _is_frozen(self, parameter: torch.Tensor) -> bool:
+        return self.offload.slot_of(parameter).frozen
+
+    def steps(self, parameter: torch.Tensor) -> int:
+        return self.engine.step_count(self._names[parameter])
+
+    # ---- reports, life ----
+    def plan(self) -> dict:
+        return self.engine.plan()
+
+    def stats(self) -> dict:
+        return {**self.engine.stats(), "model": self.offload.counts()}
+
+    def close(self) -> None:
+        self.offload.close()

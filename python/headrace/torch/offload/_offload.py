@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model whose parameters live in an engine: its groups, hooks and life."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import weakref
+from typing import Iterable, Iterator, Mapping, Optional
+
+import torch
+
+from ..._engine import Engine, Parameter
+from ..._errors import Error, Unsupported, WrongState
+from .._part import NAMES, memory_of
+from . import _values
+from ._backward import Passes
+from ._blocks import Division
+from ._forward import Forward
+from ._gradients import Intake
+from ._groups import OffloadedGroup, Slot, quoted
+from ._hooks import Hook
+
+_live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
+
+
+class Offload:
+    def __init__(self, model: torch.nn.Module, divisions: list[Division],
+                 folder: Optional[str]) -> None:
+        self.model = model
+        self.folder = folder  # for the files of state_dict(); None: it takes memory
+        self.groups = [OffloadedGroup(one.name, one.module, one.members, kept=one.module is None)
+                       for one in divisions]
+        self._tied = {one.name for one in divisions if one.tied_to_blocks}
+        self.slots = [slot for group in self.groups for slot in group.slots]
+        self._slot_of = {slot.parameter: slot for slot in self.slots}
+        self._lock = threading.RLock()
+        self.passes = Passes(self.groups, self._lock)
+        self.forward = Forward(self.groups, self.passes, self._lock)
+        self._hooks: list = []
+        self._asleep = False
+
+    def has(self, parameter: torch.Tensor) -> bool:
+        return parameter in self._slot_of
+
+    def slot_of(self, parameter: torch.Tensor) -> Slot:
+        return self._slot_of[parameter]
+
+    def groups_of(self, parameters: Iterable[torch.Tensor]) -> list[OffloadedGroup]:
+        wanted = {id(self._slot_of[parameter].group) for parameter in parameters
+                  if parameter in self._slot_of}
+        return [group for group in self.groups if id(group) in wanted]
+
+    # ---- the start ----
+    def start(self, settings: dict, constants: Mapping[int, dict],
+              set_of: Mapping[torch.Tensor, int]) -> dict:
+        """Makes the engine, and moves the values into it, group by group. Returns the engine's set
+        of hyperparameters by param_group. After an error the model is as it was."""
+        self.engine = Engine(settings)
+        moved: list = []
+        try:
+            sets = {index: self.engine.add_hyperparameters(**values)
+                    for index, values in constants.items()}
+            added = [self._add(group, sets, set_of) for group in self.groups]
+            self.engine.freeze()
+            for group, of_engine in zip(self.groups, added):
+                group.attach(self.engine, of_engine)
+                moved.append(group)
+                self._move(group)
+            _give_memory_back()
+            self._bind_kept()
+            self._watch()
+        except BaseException:
+            self._undo(moved)
+            raise
+        _live.add(self)
+        return sets
+
+    def _add(self, group: OffloadedGroup, sets: Mapping[int, int],
+             set_of: Mapping[torch.Tensor, int]) -> object:
+        added = self.engine.add_group(group.name, {
+            slot.name: Parameter(tuple(slot.shape), NAMES[slot.dtype],
+                                 sets.get(set_of.get(slot.parameter, -1), 0), slot.frozen)
+            for slot in group.slots})
+        if group.kept:
+            self.engine.keep_bound(added)
+        # f32 sums of f32 gradients cost nothing.
+        is_f32 = all(slot.dtype == torch.float32 for slot in group.slots)
+        if is_f32 or group.name in self._tied:
+            self.engine.expect_repeated_gradients(added)
+        return added
+
+    @staticmethod
+    def _move(group: OffloadedGroup) -> None:
+        group.group.load({slot.name: memory_of(slot.parameter.data) for slot in group.slots})
+        for slot in group.slots:
+            slot.park()
+
+    def _watch(self) -> None:
+        self.intake = Intake(self.slots, self.engine, self.passes)
+        self._hooks += self.intake.watch()
+        for group in self.groups:
+            if group.module is not None:
+                self._hooks += self.forward.watch(group)
+        begin = Hook(lambda _module, _arguments: self._begin_forward())
+        self._hooks.append(self.model.register_forward_pre_hook(begin, prepend=True))
+        self._hooks += _values.watch(self)
+
+    def _undo(self, moved: list) -> None:
+        with contextlib.suppress(Error):
+            self._take_back(moved)
+        self._end()
+
+    # ---- between passes ----
+    def _begin_forward(self) -> None:
+        self._refuse_asleep("forward")
+        self.forward.end_broken()
+
+    def _bind_kept(self) -> None:
+        for group in self.groups:
+            if group.kept and group.bindings == 0:
+                group.bind()
+
+    def _release_kept(self) -> None:
+        for group in self.groups:
+            if group.kept and group.bindings == 1:
+                group.release()
+
+    @contextlib.contextmanager
+    def unbound(self, parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Their groups have no binding within, also those that are always bound."""
+        groups = [group for group in self.groups_of(parameters) if group.bindings]
+        self.require_none_in_use("a load")
+        for group in groups:
+            group.release()
+        try:
+            yield
+        finally:
+            for group in groups:
+                group.bind()
+
+    def require_none_in_use(self, call: str) -> None:
+        self.forward.end_broken()
+        for group in self.groups:
+            changing = any(slot.changing for slot in group.slots)
+            if changing or group.bindings > int(group.kept):
+                raise WrongState(
+                    f"{call} while {quoted(group.name)} is in use: its values would not be "
+                    "current. End its scope of headrace.gathered(), and call it outside of "
+                    "forward and backward.")
+
+    def require_no_gradients(self, call: str) -> None:
+        self.forward.end_broken()
+        self.intake.refuse_reset()
+        if self.intake.taken():
+            raise WrongState(f"{call} while the engine has gradients that no step has used; "
+                             "nothing was done. Call step() or zero_grad() first.")
+
+    def refuse_replaced(self) -> None:
+        """A parameter that the program put in the place of another one would not be trained."""
+        for name, parameter in self.model.named_parameters():
+            if parameter not in self._slot_of and parameter.numel() > 0:
+                raise WrongState(
+                    f"parameter '{name}' came into the model after offload(), so it is neither "
+                    "trained nor saved; nothing was done. Bring the model back with "
+                    "optimizer.restore(), change it, and offload it again; values alone can be "
+                    "written within headrace.gathered(module, modify=True).")
+
+    def gradients_for_step(self) -> Intake:
+        refuse_ranks("step()")
+        self.require_none_in_use("step()")
+        self.refuse_replaced()
+        self.intake.refuse_reset()
+        self.passes.refuse_partial_gradients()
+        self.intake.take_given()
+        for group in self.groups:
+            written = group.written() if group.kept else None
+            if written is not None:
+                group.spoil(written)
+        return self.intake
+
+    def drop_gradients(self) -> None:
+        self.forward.end_broken()
+        if self.intake.taken() or self.passes.has_partial_gradients:
+            self.intake.discard()
+
+    def outdate(self, parameters: Iterable[torch.Tensor]) -> None:
+        for group in self.groups_of(parameters):
+            group.outdate()
+
+    def all_loaded(self) -> None:
+        """Every group has been given all of its values."""
+        for group in self.groups:
+            group.spoiled = False
+            group.outdate()
+
+    def counts(self) -> dict:
+        return {"binds": {group.name: group.binds for group in self.groups},
+                "stale_aliases": sum(group.stale_aliases for group in self.groups)}
+
+    # ---- life ----
+    def restore(self) -> None:
+        self.require_none_in_use("restore()")
+        self.require_no_gradients("restore()")
+        self._refuse_asleep("restore()")
+        self._release_kept()
+        self._take_back(self.groups)
+        self._end()
+
+    @staticmethod
+    def _take_back(groups: list) -> None:
+        for group in groups:
+            group.bind()
+            values = [slot.parameter.data.clone() for slot in group.slots]
+            group.release()
+            for slot, own in zip(group.slots, values):
+                slot.parameter.data = own
+
+    def close(self) -> None:
+        self.require_none_in_use("close()")
+        self._end()
+
+    def _end(self) -> None:
+        _live.discard(self)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if hasattr(self, "intake"):
+            self.intake.forget()
+        for group in self.groups:
+            while group.bindings:
+                group.release()
+        self.engine.close()
+
+    def sleep(self, directory: Optional[str]) -> None:
+        self._refuse_asleep("sleep()")
+        self.require_none_in_use("sleep()")
+        self.require_no_gradients("sleep()")
+        self._release_kept()
+        try:
+            self.engine.sleep(directory)
+            self._asleep = True
+        finally:
+            if not self._asleep:
+                self._bind_kept()
+
+    def wake(self) -> None:
+        self.engine.wake()
+        self._asleep = False
+        self._bind_kept()
+
+    def _refuse_asleep(self, call: str) -> None:
+        if self._asleep:
+            raise WrongState(f"{call} while the model is asleep; nothing was done. Call "
+                             "optimizer.wake() first.")
+
+
+def _give_memory_back() -> None:
+    """glibc keeps much of what was freed for the next allocations, and there are none."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def refuse_ranks(call: str) -> None:
+    """Each would train a model of its own, on its part of the data."""
+    ranks = torch.distributed
+    if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
+        raise Unsupported(f"{call} with {ranks.get_world_size()} ranks: an offloaded model does "
+                          "not add up the gradients of several processes; nothing was done. Train "
+                          "in one process, or use headrace.torch.AdamW under FSDP2.")
+
+
+def live() -> list[Offload]:
+    return list(_live)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer of an offloaded model: headrace.torch's, whose only part is the model's engine."""
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, Optional
+
+import torch
+
+from ..._errors import ArgumentError, Unsupported, WrongState
+from .._part import Entry
+from .._rules import SGD, Adagrad, Adam, AdamW, Lion
+from .._snapshots import REFERENCE, load_parts
+from ._model_part import ModelPart
+from ._offload import Offload
+
+
+class OfModel:
+    """What differs: the engine is there from the start, and has the weights too. In front of a
+    class of headrace.torch."""
+
+    _AFTER_A_BROKEN_LOAD = "Its state is of two runs now, and step() refuses: load a whole one."
+    _part: Optional[ModelPart] = None
+
+    def adopt(self: Any, offload: Offload, settings: dict, folder: Optional[str]) -> None:
+        """Registers the model with its hyperparameters, and moves its values."""
+        self._settings, self._folder = {"headrace": {}, **settings}, folder
+        entries = [entry for entry in self._all_entries() if offload.has(entry.parameter)]
+        self._refuse_missing(offload, entries)
+        constants = {index: self._constants(group)
+                     for index, group in enumerate(self.param_groups)}
+        own = self._settings["headrace"]
+        if own.setdefault("optimizer", self._RULE) != self._RULE:
+            raise ArgumentError(f"config sets headrace.optimizer to '{own['optimizer']}', and the "
+                                f"optimizer is {type(self).__name__}; the model is as it was. "
+                                "Leave the key out.")
+        sets = offload.start(self._settings, constants,
+                             {entry.parameter: entry.set_index for entry in entries})
+        self._part = ModelPart(entries, offload, sets, constants,
+                               self._CONTENTS.values())
+        self._parts = [self._part]
+        self._part_of = {entry.parameter: self._part for entry in entries}
+
+    def _refuse_missing(self: Any, offload: Offload, entries: Iterable[Entry]) -> None:
+        known = {entry.parameter for entry in entries}
+        for slot in offload.slots:
+            if not slot.frozen and slot.parameter not in known:
+                raise ArgumentError(f"'{slot.full_name}' is trained, and in no group of params; "
+                                    "the model is as it was. Add it, or freeze it.")
+
+    def add_param_group(self: Any, param_group: dict) -> None:
+        if self._part is not None:
+            raise Unsupported("an offloaded model has its groups of parameters from the start; "
+                              "nothing was added. Give offload() all of them: params=[...].")
+        super().add_param_group(param_group)
+
+    # ---- a step ----
+    def _register(self: Any, *_arguments: Any, **_options: Any) -> None:
+        if self._closed or self._part is None:
+            raise WrongState("this optimizer's engine is gone: the model was restored or closed. "
+                             "Call headrace.offload() again.")
+
+    def _first_non_finite(self) -> Optional[torch.Tensor]:
+        return self._offload.intake.non_finite()
+
+    @property
+    def _offload(self) -> Offload:
+        self._register()
+        return self._part.offload
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        """Drops the gradients that the engine has."""
+        if self._closed:
+            return super().zero_grad(set_to_none)
+        if not set_to_none:
+            raise Unsupported("zero_grad(set_to_none=False) would need memory for zeros, and "
+                              "headrace keeps none for gradients; nothing was done. Call "
+                              "zero_grad().")
+        self._offload.drop_gradients()
+        super().zero_grad(set_to_none)
+
+    # ---- state ----
+    @torch.no_grad()
+    def load_state_dict(self: Any, state_dict: dict) -> None:
+        self._offload.require_no_gradients("load_state_dict()")
+        super().load_state_dict(state_dict)
+        if REFERENCE not in state_dict:
+            self._part.reset(set(self._part_of) - set(self.state))
+        self._part.is_whole = True
+
+    load_state_dict.__doc__ = AdamW.load_state_dict.__doc__
+
+    def _drop_parts(self: Any) -> None:
+        """Before a load: the state stays until it is overwritten."""
+        self._snapshots.outdate()
+        self._empty = {}
+        self.state.clear()
+        if self._part is not None:
+            self._part.is_whole = False
+
+    def _load_snapshot(self: Any, reference: Mapping[str, Any]) -> None:
+        numbers = {parameter: number for number, parameter in enumerate(self._flat())}
+        if reference["parts"] != [[numbers[entry.parameter] for entry in self._part.entries]]:
+            raise ArgumentError("the snapshot is of a model whose parameters are divided in "
+                                "another way. Load the state of the same model and blocks.")
+        with self._offload.unbound(list(self._part_of)):
+            load_parts(reference, self._parts)
+        self._offload.all_loaded()
+        self._show_steps(list(self._part_of))
+
+    # ---- life ----
+    def restore(self: Any) -> None:
+        """Moves the values back into torch's memory, and removes every trace of the offload. The
+        optimizer's state is gone: save it before."""
+        self._offload.restore()
+        self._forget()
+
+    def close(self: Any) -> None:
+        """Frees state, threads and files, and the parameters' values: they stay parked. restore()
+        keeps them."""
+        if self._part is not None and not self._closed:
+            self._offload.close()
+        self._forget()
+
+    def _forget(self: Any) -> None:
+        self._parts, self._part_of, self._empty = [], {}, {}
+        self.state.clear()
+        self._part, self._closed = None, True
+
+    def sleep(self, directory: Optional[str] = None) -> None:
+        """Gives memory back until wake(). What lived in memory goes to files in `directory`; None:
+        the engine's folders on drives."""
+        self._offload.sleep(directory)
+
+    def wake(self) -> None:
+        self._offload.wake()
+
+
+class ModelAdamW(OfModel, AdamW):
+    pass
+
+
+class ModelAdam(OfModel, Adam):
+    pass
+
+
+class ModelAdagrad(OfModel, Adagrad):
+    pass
+
+
+class ModelLion(OfModel, Lion):
+    pass
+
+
+class ModelSGD(OfModel, SGD):
+    pass
+
+
+OF_RULE = {AdamW: ModelAdamW, Adam: ModelAdam, Adagrad: ModelAdagrad, Lion: ModelLion,
+           SGD: ModelSGD}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every name of torch that offload() uses and torch does not document, and a test of what they do.
+
+Another version of torch may lack or change them: refuse_other_torch() then names the version. No
+other file of this package has a name of torch with an underscore.
+"""
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..._errors import Unsupported
+
+_TEXT = "a test of headrace"
+
+
+def storage_at(address: int, device: torch.device, size_bytes: int) -> torch.UntypedStorage:
+    """A storage over memory that torch does not own. Address 0: no memory, whatever the size."""
+    return torch._C._construct_storage_from_data_pointer(address, device, size_bytes)
+
+
+def guard(storage: torch.UntypedStorage, text: str) -> None:
+    """From now on and for good, torch raises RuntimeError(text) at each use of its memory."""
+    torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, text)
+
+
+def identity(storage: torch.UntypedStorage) -> int:
+    """Equal for two objects of Python that stand for one storage."""
+    return storage._cdata
+
+
+def uses(storage: torch.UntypedStorage) -> int:
+    """How many tensors and objects of Python share it."""
+    return torch._C._storage_Use_Count(storage._cdata)
+
+
+def backward_pass() -> int:
+    """The number of the backward pass that runs on this thread; -1: none."""
+    return torch._C._current_graph_task_id()
+
+
+def at_end_of_pass(function: Callable[[], None]) -> None:
+    """Calls it when the running backward pass ends, unless an exception ends the pass."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+
+
+def saved_tensor_hooks() -> Optional[tuple]:
+    """The innermost saved_tensors_hooks() of this thread."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def pop_saved_tensor_hooks() -> None:
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def without_memory(kind: type, like: torch.Tensor) -> torch.Tensor:
+    """A tensor of a subclass with __torch_dispatch__, of the form of another."""
+    return torch.Tensor._make_wrapper_subclass(kind, like.shape, dtype=like.dtype,
+                                               device=like.device)
+
+
+def _fault() -> Optional[str]:
+    memory = (ctypes.c_float * 2)(1.0, 2.0)
+    storage = storage_at(ctypes.addressof(memory), torch.device("cpu"), 8)
+    view = torch.empty(0, dtype=torch.float32, device="cpu").set_(storage, 0, (2,), (1,))
+    if view.tolist() != [1.0, 2.0] or identity(view.untyped_storage()) != identity(storage):
+        return "a storage over other memory does not show it"
+    if uses(storage) < 2 or backward_pass() != -1:
+        return "storages or backward passes are counted otherwise"
+    saved_tensor_hooks()
+    without_memory(_Wrapper, view)
+    guard(storage, _TEXT)
+    try:
+        view.sum()
+    except RuntimeError as error:
+        return None if _TEXT in str(error) else f"a guarded tensor raises {error}"
+    return "a guarded tensor is read"
+
+
+class _Wrapper(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=None)
+def _missing() -> Optional[str]:
+    try:
+        found = _fault()
+        torch.autograd.Variable._execution_engine.queue_callback
+        torch._C._autograd._pop_saved_tensors_default_hooks
+    except (AttributeError, TypeError, RuntimeError) as error:
+        found = str(error)
+    return found
+
+
+def refuse_other_torch() -> None:
+    found = _missing()
+    if found is not None:
+        raise Unsupported(
+            f"torch {torch.__version__} does not park parameters as torch 2.11 does ({found}); the "
+            "model is as it was. Install torch 2.11, or keep the parameters in memory and offload "
+            "their state with headrace.torch.AdamW.")

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What offload() was asked for: the engine's settings, and the optimizer with its options."""
+from __future__ import annotations
+
+import copy
+import json
+import os
+from typing import Any, Mapping, Optional, Union
+
+from ..._errors import ArgumentError
+from .._rules import SGD, Adagrad, Adam, AdamW, Lion
+
+RULES = {"adamw": AdamW, "adam": Adam, "adagrad": Adagrad, "lion": Lion, "sgd": SGD}
+_OF_A_TRAINER = {
+    "gradient_clipping": "Clip with torch.nn.utils.clip_grad_norm_() before step(), and leave it "
+                         "out.",
+    "scheduler": "Use one of torch.optim.lr_scheduler, and leave it out."}
+
+
+def read(config: Any) -> dict:
+    """A dict of settings, or a file of them."""
+    if isinstance(config, (str, os.PathLike)):
+        with open(config, encoding="utf-8") as file:
+            config = json.load(file)
+    if not isinstance(config, (Mapping, type(None))):
+        raise ArgumentError(f"config is a {type(config).__name__}; the model is as it was. Give a "
+                            "dict or the path of a JSON file.")
+    settings = copy.deepcopy(dict(config or {}))
+    for key, help_text in _OF_A_TRAINER.items():
+        if settings.get(key) == "auto":
+            del settings[key]  # the training loop decides
+        elif settings.get(key):
+            raise ArgumentError(f"config has {key}, which is the training loop's to follow; the "
+                                f"model is as it was. {help_text}")
+    return settings
+
+
+def place(settings: dict, nvme: Optional[str],
+          host_budget: Union[int, str, None]) -> Optional[str]:
+    """Adds what the arguments say. Returns the folder for the files of state_dict(); None: it
+    takes memory."""
+    zero = settings.setdefault("zero_optimization", {})
+    if nvme is not None:
+        nvme = os.path.abspath(os.path.expanduser(os.fspath(nvme)))
+        for key in ("offload_optimizer", "offload_param"):
+            _set_once(zero, key, {"device": "nvme", "nvme_path": nvme}, "nvme")
+    if host_budget is not None:
+        own = settings.setdefault("headrace", {})
+        _set_once(own, "host_budget_bytes", host_budget, "host_budget")
+    return nvme or (zero.get("offload_param") or {}).get("nvme_path")
+
+
+def _set_once(where: dict, key: str, value: Any, argument: str) -> None:
+    if where.get(key) is not None:
+        raise ArgumentError(f"both {argument} and {key} of config say where values live; the model "
+                            "is as it was. Give one of them.")
+    where[key] = value
+
+
+def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, dict]:
+    """The optimizer's class and its options, from the arguments and config's `optimizer`."""
+    section = settings.pop("optimizer", None) or {}
+    given = dict(section.get("params") or {})
+    kind = str(section.get("type", name or "AdamW")).lower()
+    if kind == "adam" and section and given.pop("adam_w_mode", True):
+        kind = "adamw"  # as DeepSpeed reads it
+    if name is not None and name.lower() != kind:
+        raise ArgumentError(f"optimizer is '{name}', and config has "
+                            f"'{section.get('type')}'; the model is as it was. Give one of them.")
+    if kind not in RULES:
+        raise ArgumentError(f"the optimizer '{kind}' is not among headrace's rules "
+                            f"({', '.join(rule.__name__ for rule in RULES.values())}); the model "
+                            "is as it was. Use one of them.")
+    return RULES[kind], _joined(given, options)
+
+
+def _joined(given: dict, options: dict) -> dict:
+    for key, value in options.items():
+        if given.get(key, "auto") not in ("auto", value):
+            raise ArgumentError(f"{key} is {value}, and config's optimizer has {given[key]}; the "
+                                "model is as it was. Give one of them.")
+    joined = {**given, **options}
+    open_ones = [key for key, value in joined.items() if value == "auto"]
+    if open_ones:
+        raise ArgumentError(f"config's optimizer has {', '.join(open_ones)} as \"auto\", and "
+                            "nothing says what that is; the model is as it was. Give it to "
+                            f"offload(): {open_ones[0]}=...")
+    return joined
+
+
+def settle_dtype(settings: dict, dtypes: set) -> None:
+    """DeepSpeed converts the model to what its file says, and "auto" is what the model has."""
+    for key, wanted in (("bf16", "bf16"), ("fp16", "f16")):
+        section = settings.get(key) or {}
+        if section.get("enabled") == "auto":
+            section["enabled"] = wanted in dtypes
+        if section.get("enabled") is True and wanted not in dtypes:
+            raise ArgumentError(
+                f"config enables {key}, and the model has {', '.join(sorted(dtypes))} parameters; "
+                "it is as it was. Convert it first, such as with model.to(torch.bfloat16), or "
+                f"leave {key} out.")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of an offloaded model in and out: gathered(), state_dict() and load_state_dict().
+
+What is changed lies in memory of torch's own meanwhile, and goes into the engine as weights at the
+end: moments and step counts stay, and so do the masters of elements whose bits did not change.
+"""
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional
+
+import torch
+
+from ..._errors import ArgumentError, WrongState
+from .._part import memory_of
+from .._spaces import space_for
+from ._groups import OffloadedGroup, Slot, quoted
+from ._hooks import Hook
+
+if TYPE_CHECKING:
+    from ._offload import Offload
+
+
+# ---- gathered() ----
+@contextlib.contextmanager
+def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
+    bound: list = []
+    try:
+        for group in offload.groups_of(parameters):
+            offload.passes.bind(group)
+            group.scopes += 1
+            bound.append(group)
+        yield
+    finally:
+        for group in bound:
+            group.scopes -= 1
+            offload.passes.release(group)
+
+
+@contextlib.contextmanager
+def modify_scope(offload: "Offload", parameters: list) -> Iterator[None]:
+    """After an exception, the engine's values are as they were."""
+    slots = [offload.slot_of(parameter) for parameter in parameters if offload.has(parameter)]
+    offload.require_none_in_use("gathered() for changing")
+    for slot in slots:
+        slot.group.refuse_spoiled()
+    try:
+        for slot in slots:
+            begin_change(slot)
+        yield
+        offload.refuse_replaced()
+        for slot in slots:
+            _check_change(slot)
+    except BaseException:
+        for slot in slots:
+            drop_change(slot)
+        _bind_kept(slots)
+        raise
+    end_changes(slots)
+
+
+def begin_change(slot: Slot) -> None:
+    group = slot.group
+    if slot.changing:
+        return
+    if group.bindings > int(group.kept):
+        raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be "
+                         "changed; it was not. Do it outside of forward, backward and other "
+                         "scopes.")
+    if group.kept and group.bindings:
+        group.release()
+    space = torch.empty(slot.shape, dtype=slot.dtype, device="cpu")
+    if group.spoiled:
+        space.fill_(torch.nan)  # there is no value; end_changes() waits for the whole group
+    else:
+        group.engine.store(slot.full_name, "weight", memory_of(space))
+    slot.parameter.data = space
+    slot.changing = True
+
+
+def drop_change(slot: Slot) -> None:
+    if slot.changing:
+        slot.park()
+        slot.changing = False
+
+
+def _check_change(slot: Slot) -> None:
+    found = slot.parameter.data
+    if (found.dtype, found.shape, found.device.type) != (slot.dtype, slot.shape, "cpu"):
+        raise ArgumentError(
+            f"'{slot.full_name}' is now {found.dtype} of shape {tuple(found.shape)} on "
+            f"{found.device}, and is {slot.dtype} of {tuple(slot.shape)} in the engine; nothing "
+            "was changed. Copy values into it: p.copy_(...).")
+
+
+def end_changes(slots: Iterable[Slot]) -> None:
+    """Takes the new values. Those that an error leaves out keep torch's memory: a repetition of the
+    change takes them."""
+    slots = [slot for slot in slots if slot.changing]
+    for slot in slots:
+        if not slot.group.spoiled:
+            values = slot.parameter.data.contiguous()
+            slot.group.engine.load_content(slot.full_name, "weight", memory_of(values))
+            drop_change(slot)
+    for group in _groups_of(slots):
+        if group.spoiled:
+            _load_whole(group)
+        group.outdate()
+    _bind_kept(slots)
+
+
+def _load_whole(group: OffloadedGroup) -> None:
+    """Once all its parameters have new values."""
+    if not all(slot.changing for slot in group.slots):
+        return
+    values = {slot.name: slot.parameter.data.contiguous() for slot in group.slots}
+    group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
+    group.spoiled = False
+    for slot in group.slots:
+        drop_change(slot)
+
+
+def _groups_of(slots: Iterable[Slot]) -> list[OffloadedGroup]:
+    return list({id(slot.group): slot.group for slot in slots}.values())
+
+
+def _bind_kept(slots: Iterable[Slot]) -> None:
+    for group in _groups_of(slots):
+        if group.kept and group.bindings == 0 and not any(one.changing for one in group.slots):
+            group.bind()
+
+
+# ---- state_dict() and load_state_dict(), in the hooks of each module that has parameters ----
+def watch(offload: "Offload") -> list:
+    """Returns handles that remove the hooks."""
+    hooks: list = []
+    ties = _Ties(offload)
+    for module in offload.model.modules():
+        own = {name: offload.slot_of(parameter)
+               for name, parameter in module._parameters.items()
+               if parameter is not None and offload.has(parameter)}
+        if own:
+            hooks += _watch_module(offload, module, own, ties)
+    return hooks
+
+
+def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: "_Ties") -> list:
+    def after_state_dict(_module: Any, state_dict: dict, prefix: str, _metadata: Any) -> None:
+        for name, slot in own.items():
+            if prefix + name in state_dict:
+                state_dict[prefix + name] = ties.snapshot(slot)
+
+    def before_load(_module: Any, state_dict: dict, prefix: str, metadata: Any,
+                    *_lists: Any) -> None:
+        if metadata.get("assign_to_params_buffers"):
+            raise ArgumentError("load_state_dict(assign=True) would put other tensors in place "
+                                "of the parameters that headrace has; nothing was loaded. "
+                                "Leave assign out.")
+        offload.forward.end_broken()
+        for name, slot in own.items():
+            if prefix + name in state_dict:
+                begin_change(slot)
+
+    def after_load(_module: Any, _incompatible: Any) -> None:
+        end_changes(own.values())
+
+    return [module.register_state_dict_post_hook(Hook(after_state_dict)),
+            module.register_load_state_dict_pre_hook(Hook(before_load)),
+            module.register_load_state_dict_post_hook(Hook(after_load))]
+
+
+class _Ties:
+    """Copies of values for state_dict(). A parameter with several names has one copy for all of
+    them, as long as it lives and neither side was written: so writers see that they are one."""
+
+    def __init__(self, offload: "Offload") -> None:
+        self._folder = offload.folder
+        names: dict = {}
+        for name, parameter in offload.model.named_parameters(remove_duplicate=False):
+            names.setdefault(parameter, []).append(name)
+        self._tied = {parameter for parameter, given in names.items() if len(given) > 1}
+        self._last: dict = {}  # by slot: the copy, its version, and the generation of the values
+
+    def snapshot(self, slot: Slot) -> torch.Tensor:
+        if slot.parameter not in self._tied:
+            return self._copy(slot)
+        found = self._found(slot)
+        if found is None:
+            found = self._copy(slot)
+            self._last[slot] = (weakref.ref(found), found._version, slot.group.generation)
+        return found
+
+    def _found(self, slot: Slot) -> Optional[torch.Tensor]:
+        weak, version, generation = self._last.get(slot, (lambda: None, 0, 0))
+        found = weak()
+        is_same = found is not None and found._version == version \
+            and generation == slot.group.generation
+        return found if is_same else None
+
+    def _copy(self, slot: Slot) -> torch.Tensor:
+        space = space_for(self._folder, slot.shape, slot.dtype)
+        if slot.changing:
+            return space.copy_(slot.parameter.detach())
+        slot.group.engine.store(slot.full_name, "weight", memory_of(space))
+        return space

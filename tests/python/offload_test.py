@@ -1,0 +1,1650 @@
+# SPDX-License-Identifier: Apache-2.0
+"""offload_test.py FOLDER [TEST...]: headrace.offload(). FOLDER lies on a drive."""
+import contextlib
+import copy
+import gc
+import io
+import json
+import os
+import pickle
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import unittest.mock
+import warnings
+import weakref
+
+sys.dont_write_bytecode = True
+try:
+    import torch
+except ImportError as missing:
+    print(f"torch cannot be imported: {missing}")
+    sys.exit(77)
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+warnings.filterwarnings("ignore")
+import headrace  # noqa: E402
+import headrace.torch  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+try:
+    import transformers
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+except ImportError:
+    transformers = None
+try:
+    import peft
+except ImportError:
+    peft = None
+NEEDS_TRANSFORMERS = unittest.skipIf(transformers is None, "transformers is not installed")
+
+torch.set_num_threads(1)
+WIDTH, LAYERS = 32, 4
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up = torch.nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.fault = None  # raised in the middle of forward
+
+    def forward(self, x):
+        hidden = F.gelu(self.up(self.norm(x)))
+        if self.fault is not None:
+            raise self.fault
+        return x + self.down(hidden)
+
+
+class Net(torch.nn.Module):
+    """An embedding, tied to the head, and layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, WIDTH)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.head = torch.nn.Linear(WIDTH, 50, bias=False)
+        self.head.weight = self.embedding.weight
+        self.reentrant = None  # True or False: checkpoints of this kind
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x) if self.reentrant is None else \
+                checkpoint(layer, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+def net_of(dtype=torch.float32):
+    torch.manual_seed(0)
+    return Net().to(dtype)
+
+
+def tokens_of(seed=1):
+    return torch.randint(0, 50, (2, 8), generator=torch.Generator().manual_seed(seed))
+
+
+def loss_of(model, seed=1):
+    tokens = tokens_of(seed)
+    return F.cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten())
+
+
+def values_of(model):
+    return {name: values.clone() for name, values in model.state_dict().items()}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def offload(self, model, *arguments, **options):
+        options.setdefault("lr", 1e-2)
+        model, optimizer = headrace.offload(model, *arguments, **options)
+        self.addCleanup(optimizer.close)
+        return model, optimizer
+
+    def train(self, model, optimizer, steps=3, accumulation=1, max_norm=None, loss=loss_of):
+        seen = []
+        for step in range(steps):
+            for part in range(accumulation):
+                value = loss(model, step * accumulation + part) / accumulation
+                value.backward()
+                seen.append(value.item())
+            if max_norm is not None:
+                seen.append(torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+            optimizer.step()
+            optimizer.zero_grad()
+        return seen
+
+    def assert_same(self, left, right):
+        self.assertEqual(left.keys(), right.keys())
+        for name in left:
+            self.assertEqual(left[name].dtype, right[name].dtype, name)
+            self.assertTrue(torch.equal(left[name], right[name]), name)
+
+
+class Training(Case):
+    """Bit-equal to torch's own parameters, wherever the values are."""
+
+    def test_has_the_bits_of_parameters_in_memory(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for reentrant in (None, False, True):
+                with self.subTest(dtype=dtype, reentrant=reentrant):
+                    self.compare(dtype, reentrant)
+
+    def compare(self, dtype, reentrant):
+        plain = net_of(dtype)
+        optimizer = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        expected = self.train(plain, optimizer)
+        norms = None
+        for nvme in (None, self.folder):
+            model = net_of(dtype)
+            model.reentrant = reentrant
+            model, optimizer = self.offload(model, nvme=nvme)
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assert_same(values_of(model), values_of(plain))
+            binds = optimizer.stats()[0]["model"]["binds"]
+            self.assertEqual(binds, {"": 1, **{f"layers.{i}": 6 for i in range(LAYERS)}})
+            seen = self.train(model, optimizer, max_norm=0.5)
+            self.assertEqual(seen, norms or seen)
+            norms = seen
+            optimizer.close()
+
+    def test_accumulates_gradients(self):
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2),
+                              accumulation=3)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer, accumulation=3), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_16_bit_gradients_repeat_only_if_config_says_so(self):
+        model, optimizer = self.offload(net_of(torch.bfloat16))
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "gradient_accumulation_steps"):
+            loss_of(model).backward()
+        optimizer.close()
+        model, optimizer = self.offload(net_of(torch.bfloat16),
+                                        {"gradient_accumulation_steps": 2})
+        self.train(model, optimizer, accumulation=2)
+
+    def test_follows_every_rule_and_its_groups(self):
+        for name in ("AdamW", "Adam", "Adagrad", "Lion", "SGD"):
+            with self.subTest(name):
+                def groups(model):
+                    decayed = [p for p in model.parameters() if p.dim() > 1]
+                    others = [p for p in model.parameters() if p.dim() < 2]
+                    return [{"params": decayed, "weight_decay": 0.1},
+                            {"params": others, "weight_decay": 0.0, "lr": 3e-3}]
+                plain = net_of()
+                own = getattr(headrace.torch, name)(groups(plain), lr=1e-2)
+                schedule = torch.optim.lr_scheduler.StepLR(own, 1, 0.5)
+                expected = [(self.train(plain, own, 1), schedule.step())[0] for _ in range(3)]
+                model = net_of()
+                model, optimizer = self.offload(model, nvme=self.folder, optimizer=name,
+                                                params=groups(model))
+                schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+                seen = [(self.train(model, optimizer, 1), schedule.step())[0] for _ in range(3)]
+                self.assertEqual(seen, expected)
+                self.assert_same(values_of(model), values_of(plain))
+                self.assertIsInstance(optimizer, torch.optim.Optimizer)
+                optimizer.close()
+
+    def test_uses_blocks_twice_skips_them_and_changes_their_order(self):
+        def loss(model, seed):
+            x = model.embedding(tokens_of(seed))
+            for i in (0, 2, 2, 1, 0)[seed % 2:]:
+                x = model.layers[i](x)
+            return model.head(x).square().mean()
+
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), loss=loss)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_serves_two_losses_and_a_retained_graph(self):
+        def gradients(model):
+            seen = {}
+            for name, parameter in model.named_parameters():
+                parameter.register_hook(
+                    lambda g, name=name: seen.setdefault(name, []).append(g.clone()))
+            out = model(tokens_of())
+            out.square().mean().backward(retain_graph=True)
+            out.abs().mean().backward()
+            return seen
+
+        expected = gradients(net_of())
+        model, _ = self.offload(net_of(), nvme=self.folder)
+        found = gradients(model)
+        self.assertEqual(found.keys(), expected.keys())
+        for name in found:
+            self.assertEqual(len(found[name]), 2)
+            self.assertTrue(all(map(torch.equal, found[name], expected[name])), name)
+
+    def test_serves_autograd_grad(self):
+        def gradients(model):
+            x = torch.ones(2, WIDTH, requires_grad=True)
+            weight = model.layers[1].up.weight
+            return torch.autograd.grad(model.layers[1](model.layers[0](x)).sum(), [x, weight])
+
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        loss_of(model).backward()  # the engine's gradients stay as they are
+        norm = model.layers[1].up.weight.grad.norm()
+        self.assertTrue(all(map(torch.equal, gradients(model), gradients(net_of()))))
+        self.assertEqual(model.layers[1].up.weight.grad.norm(), norm)
+
+    def test_counts_no_parameter_without_elements(self):
+        model = net_of()
+        model.layers[0].empty = torch.nn.Parameter(torch.empty(0))
+        model, optimizer = self.offload(model)
+        self.train(model, optimizer)
+        self.assertEqual(model.layers[0].empty.numel(), 0)
+
+    def test_detects_what_torch_detects_of_activations_that_change(self):
+        class Changes(Layer):
+            def forward(self, x):
+                hidden = self.up(x).exp()
+                out = self.down(hidden)
+                hidden.add_(1)  # exp() and down() have saved it
+                return out
+
+        for offloaded in (False, True):
+            model = torch.nn.Sequential(Changes(), Changes())
+            if offloaded:
+                model, _ = self.offload(model)
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                model(torch.ones(2, WIDTH)).sum().backward()
+
+    def test_compiles_blocks_and_models(self):
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        for whole in (False, True):
+            model, optimizer = self.offload(net_of(), nvme=self.folder)
+            for module in [model] if whole else model.layers:
+                module.compile(backend="aot_eager")
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assertEqual(set(optimizer.stats()[0]["model"]["binds"].values()), {1, 6})
+            torch.compiler.reset()
+        model, _ = self.offload(net_of())
+        with self.assertRaisesRegex(Exception, "headrace.offload.*fullgraph"):
+            torch.compile(model, backend="aot_eager", fullgraph=True)(tokens_of())
+        torch.compiler.reset()
+
+
+class Drawn(torch.nn.Module):
+    """A block of a kind that is drawn: with checkpoints inside, dropout, or a view of a weight."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16, bias=False)
+        self.scale = torch.nn.Parameter(torch.ones(16))
+        self.kind = draw.choice(("plain", "inner", "inner reentrant", "dropout", "view"))
+
+    def hidden(self, x):
+        weight = self.first.weight.t().contiguous() if self.kind == "view" else self.first.weight
+        x = F.gelu(F.linear(x, weight, self.first.bias)) * self.scale
+        return F.dropout(x, 0.2) if self.kind == "dropout" else x
+
+    def forward(self, x, extra):
+        h = checkpoint(self.hidden, x, use_reentrant="reentrant" in self.kind) \
+            if "inner" in self.kind else self.hidden(x)
+        h = h if extra is None else h + extra
+        return x + self.second(h), h
+
+
+class DrawnNet(torch.nn.Module):
+    """Some of its parameters are frozen or tied. A forward pass is a list of what is drawn for
+    each use of a block: its number, its checkpoint, whether it runs without gradients before, and
+    what becomes of its outputs."""
+
+    def __init__(self, seed):
+        super().__init__()
+        draw = random.Random(seed)
+        torch.manual_seed(seed)
+        self.first, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 4)
+        self.layers = torch.nn.ModuleList(Drawn(draw) for _ in range(draw.randint(2, 6)))
+        frozen = draw.choice((lambda name: False, lambda name: "scale" not in name,
+                              lambda name: draw.random() < 0.5, lambda name: "first" in name))
+        for name, parameter in self.layers.named_parameters():
+            parameter.requires_grad_(not frozen(name))
+        if draw.random() < 0.3:
+            self.layers[-1].second.weight = self.layers[0].second.weight
+        self.passes = [[(draw.randrange(len(self.layers)), draw.choice((None, None, False, True)),
+                         draw.random() < 0.15, draw.choice([""] * 6 + ["cut", "use", "use", "sum"]))
+                        for _ in range(draw.randint(1, 8))] for _ in range(4)]
+
+    def forward(self, x, uses):
+        x, extra, kept = self.first(x), None, []
+        for number, reentrant, before, then in uses:
+            layer = self.layers[number]
+            if before:
+                with torch.no_grad():
+                    layer(x, extra)
+            x, h = layer(x, extra) if reentrant is None else \
+                checkpoint(layer, x, extra, use_reentrant=reentrant)
+            x = x.detach() if then == "cut" else x
+            extra = h if then == "use" else extra
+            kept += [h] if then == "sum" else []
+        return self.last(x) + sum(h[:, :4] for h in kept)
+
+
+class Random(Case):
+    def run_of(self, model, optimizer, seed):
+        seen = []
+        for number, uses in enumerate(model.passes):
+            torch.manual_seed(number)
+            x = torch.randn(3, 16, requires_grad=seed % 2 == 0)
+            out = model(x, uses)
+            out.square().mean().backward(retain_graph=seed % 5 == 0)
+            if seed % 5 == 0:
+                out.abs().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen += [out.sum().item(), None if x.grad is None else x.grad.sum().item()]
+        return seen
+
+    def test_uses_have_the_bits_of_torch(self):
+        first = int.from_bytes(os.urandom(3), "little")
+        print(f"\nfirst seed: {first}")
+        for seed in range(first, first + 60):
+            with self.subTest(seed=seed):
+                plain, model = DrawnNet(seed), DrawnNet(seed)
+                own = headrace.torch.AdamW([p for p in plain.parameters() if p.requires_grad],
+                                           lr=1e-2)
+                expected = self.run_of(plain, own, seed)
+                config = {"headrace": {"prefetch_groups": seed % 3}} if seed % 4 else None
+                model, optimizer = self.offload(
+                    model, config, nvme=self.folder if seed % 4 else None, blocks=Drawn)
+                self.assertEqual(self.run_of(model, optimizer, seed), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                self.assertEqual(optimizer.stats()[0]["model"]["stale_aliases"], 0)
+                optimizer.restore()  # nothing is left bound
+
+
+def models():
+    """Tiny models of transformers' classes, with dropout, and what each is called with."""
+    text = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4}
+    llama = {**text, "intermediate_size": 48, "num_hidden_layers": 3, "num_key_value_heads": 2,
+             "attention_dropout": 0.1}
+    ids = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(3))
+    of_text = {"input_ids": ids, "labels": ids, "use_cache": False}
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+    return {
+        "llama": (lambda: transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**llama, tie_word_embeddings=True)), of_text, 3),
+        "gpt2": (lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            vocab_size=64, n_positions=32, n_embd=32, n_layer=3, n_head=4)), of_text, 3),
+        "vit": (lambda: transformers.ViTForImageClassification(transformers.ViTConfig(
+            hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+            image_size=16, patch_size=4, num_labels=5, hidden_dropout_prob=0.1)),
+            {"pixel_values": images, "labels": torch.tensor([1, 3])}, 3),
+        "mixtral": (lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(
+            **llama, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)),
+            of_text, 3),
+        "t5": (lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(
+            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=5, num_heads=4,
+            decoder_start_token_id=0)), of_text, 10)}
+
+
+@NEEDS_TRANSFORMERS
+class Transformers(Case):
+    def run_of(self, make, inputs, dtype, reentrant, nvme, with_gradients=True):
+        """Losses, norms, the first step's gradients, values, binds of a step."""
+        torch.manual_seed(0)
+        model = make().to(dtype).train()
+        if reentrant is not None:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        offloaded = nvme != "plain"
+        if offloaded:
+            model, optimizer = self.offload(model, nvme=nvme)
+        inputs = {key: value.to(dtype) if getattr(value, "dtype", None) == torch.float32 else value
+                  for key, value in inputs.items()} if isinstance(inputs, dict) else inputs
+        gradients = {}
+        handles = [parameter.register_hook(lambda g, name=name: gradients.update({name: g.clone()}))
+                   for name, parameter in model.named_parameters()]
+        torch.manual_seed(7)  # dropout
+        loss = model(**inputs).loss
+        loss.backward()
+        for handle in handles:
+            handle.remove()
+        seen = [loss.item()]
+        if not offloaded:
+            return seen, gradients, None, None
+        before = dict(optimizer.stats()[0]["model"]["binds"])
+        for _ in range(3):
+            seen.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+            optimizer.step()
+            optimizer.zero_grad()
+            seen += self.evaluated(model, inputs)
+            before = dict(optimizer.stats()[0]["model"]["binds"])
+            loss = model(**inputs).loss
+            loss.backward()
+            seen.append(loss.item())
+        after = optimizer.stats()[0]["model"]["binds"]
+        optimizer.zero_grad()
+        values = values_of(model)
+        optimizer.close()
+        return seen, gradients, values, {name: after[name] - before[name] for name in after}
+
+    def evaluated(self, model, inputs):
+        model.eval()
+        with torch.no_grad():
+            seen = [model(**inputs).loss.item()]
+        with torch.inference_mode():
+            seen.append(model(**inputs).loss.item())
+        if hasattr(model, "generate") and model.can_generate():
+            seen += model.generate(inputs["input_ids"][:, :4], max_new_tokens=5,
+                                   do_sample=False, pad_token_id=0).flatten().tolist()
+        model.train()
+        return seen
+
+    def compare(self, name, dtype, reentrant):
+        make, inputs, layers = models()[name]
+        plain = self.run_of(make, inputs, dtype, reentrant, "plain")
+        memory = self.run_of(make, inputs, dtype, reentrant, None)
+        drive = self.run_of(make, inputs, dtype, reentrant, self.folder)
+        self.assertEqual(memory[0][0], plain[0][0])
+        self.assert_same(memory[1], plain[1])  # gradients
+        self.assertEqual(drive[0], memory[0])
+        self.assert_same(drive[1], memory[1])
+        self.assert_same(drive[2], memory[2])  # weights
+        for binds in (memory[3], drive[3]):
+            self.assertEqual(sorted(binds.values()), [0] + [2] * layers, binds)
+
+    def test_llama(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            for reentrant in (None, False, True):
+                with self.subTest(dtype=dtype, reentrant=reentrant):
+                    self.compare("llama", dtype, reentrant)
+
+    def test_gpt2(self):
+        for reentrant in (None, False, True):
+            with self.subTest(reentrant=reentrant):
+                self.compare("gpt2", torch.float32, reentrant)
+
+    def test_vit(self):
+        for dtype, reentrant in ((torch.float32, None), (torch.bfloat16, None),
+                                 (torch.float32, False)):
+            with self.subTest(dtype=dtype, reentrant=reentrant):
+                self.compare("vit", dtype, reentrant)
+
+    def test_t5(self):
+        """Its decoder's blocks share an input, whose gradient comes after all of them."""
+        for reentrant in (None, False):
+            with self.subTest(reentrant=reentrant):
+                self.compare("t5", torch.float32, reentrant)
+
+    def test_mixtral(self):
+        for reentrant in (None, False, True):
+            with self.subTest(reentrant=reentrant):
+                self.compare("mixtral", torch.float32, reentrant)
+
+
+class Gradients(Case):
+    def test_clip_with_the_true_norm(self):
+        for foreach in (None, False):
+            for max_norm in (0.1, 1e6):
+                plain, model = net_of(), net_of()
+                own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+                model, optimizer = self.offload(model, nvme=self.folder)
+                loss_of(plain).backward()
+                loss_of(model).backward()
+                true = torch.cat([p.grad.double().flatten() for p in plain.parameters()]).norm()
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm,
+                                                      foreach=foreach)
+                self.assertAlmostEqual(norm.item(), true.item(), delta=1e-6 * true.item())
+                factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+                for parameter in plain.parameters():
+                    parameter.grad.mul_(factor)
+                own.step()
+                optimizer.step()
+                self.assert_same(values_of(model), values_of(plain))
+
+    def test_work_with_grad_scaler(self):
+        def train(model, optimizer):
+            scaler, seen = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2), []
+            for step in range(4):
+                loss = loss_of(model, step)
+                if step == 2:
+                    loss = loss * float("inf")
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                seen.append((loss.item(), scaler.get_scale()))
+            return seen
+
+        plain = net_of()
+        expected = train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        model, optimizer = self.offload(net_of())
+        self.assertEqual(train(model, optimizer), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_are_refused_where_there_is_no_memory(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        weight = model.layers[0].up.weight
+        self.assertEqual(weight.grad.shape, weight.shape)
+        self.assertIn("layers.0.up.weight", repr(weight.grad))
+        self.assertEqual(weight.grad.detach().norm(), weight.grad.data.norm())
+        for name, use in {
+                "sum": lambda: weight.grad.sum(), "clone": lambda: weight.grad.clone(),
+                "add": lambda: weight.grad + 1, "add_": lambda: weight.grad.add_(1),
+                "into": lambda: torch.zeros(weight.shape).add_(weight.grad),
+                "tolist": lambda: weight.grad.tolist(), "numpy": lambda: weight.grad.numpy(),
+                "data_ptr": lambda: weight.grad.data_ptr(),
+                "isfinite": lambda: torch.isfinite(weight.grad).all(),
+                "inf norm": lambda: weight.grad.norm(float("inf")),
+                "mul": lambda: weight.grad.mul_(torch.ones(weight.shape)),
+                "clip value": lambda: torch.nn.utils.clip_grad_value_(model.parameters(), 1.0),
+                "deepcopy": lambda: copy.deepcopy(weight.grad),
+                "pickle": lambda: pickle.dumps(weight.grad),
+                "save": lambda: torch.save(weight.grad, io.BytesIO()),
+                "zeros": lambda: optimizer.zero_grad(set_to_none=False),
+                "sgd": lambda: torch.optim.SGD(model.parameters(), lr=1.0).step(),
+                "dlpack": lambda: torch.from_dlpack(weight.grad),
+                "to": lambda: weight.grad.to(torch.float64)}.items():
+            with self.subTest(name):
+                with self.assertRaisesRegex(RuntimeError, "headrace"):
+                    use()
+        optimizer.step()
+
+    def test_are_dropped_by_zero_grad(self):
+        def train(model, optimizer, zero_grad):
+            loss_of(model, 5).backward()
+            zero_grad()
+            loss_of(model, 6).backward()
+            optimizer.step()
+            return values_of(model)
+
+        plain = net_of()
+        expected = train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), plain.zero_grad)
+        for of_model in (False, True):
+            model, optimizer = self.offload(net_of())
+            zero_grad = model.zero_grad if of_model else optimizer.zero_grad
+            self.assert_same(train(model, optimizer, zero_grad), expected)
+
+    def test_that_are_cleared_in_part_stop_the_step(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        before = values_of(model)
+        model.layers[0].zero_grad()
+        with self.assertRaisesRegex(headrace.WrongState, "layers.0.*zero_grad"):
+            optimizer.step()
+        self.assert_same(values_of(model), before)
+        optimizer.zero_grad()
+        optimizer.step()  # nothing to do
+        self.assert_same(values_of(model), before)
+
+    def test_after_a_clipping_are_refused(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        with self.assertRaisesRegex(headrace.WrongState, "Clip after the last backward"):
+            loss_of(model).backward()
+        optimizer.zero_grad()
+        self.train(model, optimizer)
+
+    def test_with_different_factors_stop_the_step(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        model.layers[1].up.weight.grad.mul_(0.5)
+        with self.assertRaisesRegex(headrace.WrongState, "one factor"):
+            optimizer.step()
+
+    def test_of_a_pass_that_failed_stop_the_step(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        before = values_of(model)
+
+        def fail(_gradient):
+            raise ArithmeticError("in backward")
+
+        def loss(fails):
+            x = model.layers[0](model.embedding(tokens_of()))
+            if fails:
+                x.register_hook(fail)
+            return model.head(model.layers[1](x)).square().mean()
+
+        with self.assertRaisesRegex(ArithmeticError, "in backward"):
+            loss(True).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "ended in an exception"):
+            optimizer.step()
+        self.assert_same(values_of(model), before)
+        optimizer.zero_grad()
+        loss(False).backward()
+        optimizer.step()
+        plain = net_of()
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        x = plain.layers[1](plain.layers[0](plain.embedding(tokens_of())))
+        plain.head(x).square().mean().backward()
+        own.step()
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_that_are_not_finite_stop_the_step_by_name_or_are_skipped(self):
+        for config in (None, {"headrace": {"non_finite": "skip"}}):
+            model, optimizer = self.offload(net_of(), config)
+            before = values_of(model)
+            model.layers[2].up.bias.register_hook(lambda g: g * float("nan"))
+            loss_of(model).backward()
+            if config is None:
+                with self.assertRaisesRegex(FloatingPointError, "layers.2.up.bias"):
+                    optimizer.step()
+            else:
+                optimizer.step()
+                self.assertIsNone(model.layers[2].up.bias.grad)
+            self.assert_same(values_of(model), before)
+
+    def test_that_a_program_gives_are_taken(self):
+        plain = net_of()
+        model, optimizer = self.offload(net_of())
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        for one in (plain, model):
+            for parameter in one.parameters():
+                parameter.grad = torch.full(parameter.shape, 0.25)
+        own.step()
+        optimizer.step()
+        self.assert_same(values_of(model), values_of(plain))
+
+    def test_of_what_was_frozen_are_refused(self):
+        model = net_of()
+        model.layers[0].up.weight.requires_grad_(False)
+        model, optimizer = self.offload(model)
+        self.train(model, optimizer)
+        model.layers[0].up.weight.requires_grad_(True)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "layers.0.up.weight.*frozen"):
+            optimizer.step()
+
+    def test_of_what_becomes_frozen_are_refused(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        model.layers[0].up.weight.requires_grad_(False)
+        with self.assertRaisesRegex(headrace.WrongState, "layers.0.up.weight.*frozen"):
+            optimizer.step()
+        optimizer.zero_grad()
+        before = values_of(model)
+        self.train(model, optimizer)
+        after = values_of(model)
+        name = "layers.0.up.weight"
+        self.assertTrue(torch.equal(after[name], before[name]))
+        self.assertFalse(torch.equal(after["layers.1.up.weight"], before["layers.1.up.weight"]))
+
+    def test_sparse_ones_are_refused(self):
+        model = net_of()
+        model.embedding.sparse = True
+        model.head = torch.nn.Linear(WIDTH, 50)
+        model, _ = self.offload(model)
+        with self.assertRaisesRegex(headrace.Unsupported, "embedding.weight.*sparse"):
+            loss_of(model).backward()
+
+    def test_over_a_graph_from_before_a_step_are_refused(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        old = loss_of(model)
+        self.train(model, optimizer, 1)
+        with self.assertRaisesRegex(RuntimeError, "before a step|inplace operation"):
+            old.backward()
+        old = model.layers[1](torch.ones(2, WIDTH)).sum()
+        optimizer.zero_grad()
+        self.train(model, optimizer, 1)
+        with self.assertRaisesRegex(headrace.WrongState, "before a step"):
+            old.backward()
+
+    def test_of_gradients_are_refused_by_name(self):
+        model, _ = self.offload(net_of(), nvme=self.folder)
+        x = torch.ones(2, WIDTH, requires_grad=True)
+        first, = torch.autograd.grad(model.layers[0](x).square().sum(), x, create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "layers.0"):
+            first.square().sum().backward()
+
+
+class Values(Case):
+    def test_can_be_read_in_a_scope(self):
+        plain = values_of(net_of())
+        model, _ = self.offload(net_of(), nvme=self.folder)
+        with headrace.gathered(model.layers[2]) as layer, headrace.gathered(model.layers[2].up):
+            self.assertTrue(torch.equal(layer.up.weight, plain["layers.2.up.weight"]))
+        with headrace.gathered(model.layers[2].up.weight) as weight:
+            self.assertTrue(torch.equal(weight, plain["layers.2.up.weight"]))
+        with self.assertRaisesRegex(RuntimeError, "parked"):
+            model.layers[2].up.weight.sum()
+        with headrace.gathered(net_of()) as other:  # is not offloaded
+            other.layers[0].up.weight.sum()
+
+    def test_are_written_in_a_scope(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            plain, model = net_of(dtype), net_of(dtype)
+            own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+            model, optimizer = self.offload(model, nvme=self.folder)
+            self.train(plain, own)
+            self.train(model, optimizer)
+
+            def change(layer, embedding):
+                torch.manual_seed(9)
+                torch.nn.init.normal_(layer.up.weight)
+                layer.down.weight.data[0].fill_(0.5)
+                layer.norm.bias.data = torch.full((WIDTH,), 0.25, dtype=dtype)
+                with torch.no_grad():
+                    embedding.weight[3].zero_()
+
+            change(plain.layers[1], plain.embedding)
+            with headrace.gathered([*model.layers[1].parameters(), model.embedding.weight],
+                                   modify=True):
+                change(model.layers[1], model.embedding)
+            self.assert_same(values_of(model), values_of(plain))
+            self.assertEqual(self.train(model, optimizer), self.train(plain, own))
+            self.assert_same(values_of(model), values_of(plain))
+
+    def test_are_kept_if_the_scope_fails_and_refused_if_their_form_changes(self):
+        model, optimizer = self.offload(net_of())
+        before = values_of(model)
+
+        def other_form():
+            model.layers[0].up.weight.data = torch.zeros(3)
+
+        def other_tensor():
+            model.layers[0].up.weight = torch.nn.Parameter(torch.zeros(2 * WIDTH, WIDTH))
+
+        def fail():
+            model.layers[0].up.weight.data.zero_()
+            raise ArithmeticError("shape: in the scope")
+
+        weight = model.layers[0].up.weight
+        for change in (fail, other_form, other_tensor):
+            with self.assertRaisesRegex(Exception, "shape|neither trained nor saved"):
+                with headrace.gathered(model, modify=True):
+                    change()
+            model.layers[0].up.weight = weight
+            self.assert_same(values_of(model), before)
+        self.train(model, optimizer)
+
+    def test_cannot_be_used_while_they_change(self):
+        model, optimizer = self.offload(net_of())
+        with headrace.gathered(model.layers[0], modify=True) as layer:
+            layer.up.bias.data.fill_(3)
+            self.assertTrue(values_of(model)["layers.0.up.bias"].eq(3).all())
+            for use in (lambda: loss_of(model), optimizer.step, optimizer.restore,
+                        optimizer.sleep, optimizer.close,
+                        lambda: headrace.gathered(model.layers[0]).__enter__()):
+                with self.assertRaisesRegex(headrace.WrongState, "layers.0"):
+                    use()
+        with headrace.gathered(model.layers[0]):
+            for use in (optimizer.step, optimizer.restore, optimizer.close,
+                        lambda: headrace.gathered(model, modify=True).__enter__()):
+                with self.assertRaisesRegex(headrace.WrongState, "in use"):
+                    use()
+        self.train(model, optimizer)
+
+    def test_that_are_written_while_bound_for_reading_are_refused_until_they_are_loaded(self):
+        def write_in_scope(model, _optimizer):
+            with headrace.gathered(model.layers[1]) as layer, torch.no_grad():
+                layer.up.weight.zero_()
+
+        def write_in_forward(model, _optimizer):
+            layer = model.layers[1]
+            handle = layer.up.register_forward_pre_hook(
+                lambda *_: [layer.up.weight.detach().zero_()].clear())
+            try:
+                with torch.no_grad():
+                    model(tokens_of())
+            finally:
+                handle.remove()
+
+        def write_to_the_rest(model, optimizer):
+            with torch.no_grad():
+                model.embedding.weight.zero_()
+            loss_of(model).backward()
+            optimizer.step()
+
+        for write in (write_in_scope, write_in_forward, write_to_the_rest):
+            with self.subTest(write.__name__):
+                model, optimizer = self.offload(net_of(), nvme=self.folder)
+                before = values_of(model)
+                for use in (lambda: write(model, optimizer), optimizer.step,
+                            lambda: values_of(model)):
+                    with self.assertRaisesRegex(headrace.WrongState, "was written"):
+                        use()
+                        loss_of(model).backward()
+                        use()
+                optimizer.zero_grad()
+                model.load_state_dict(before)
+                self.assert_same(values_of(model), before)
+                self.train(model, optimizer)
+
+    def test_in_state_dict_are_copies_and_ties_stay_ties(self):
+        for nvme in (None, self.folder):
+            model, optimizer = self.offload(net_of(), nvme=nvme)
+            state = model.state_dict()
+            self.assertEqual(list(state), list(net_of().state_dict()))
+            self.assert_same(state, net_of().state_dict())
+            self.assertIs(state["embedding.weight"], state["head.weight"])
+            state["layers.0.up.weight"].zero_()
+            state["embedding.weight"].zero_()
+            self.assert_same(model.state_dict(), net_of().state_dict())
+            kept = model.state_dict()
+            optimizer.close()
+            self.assert_same(kept, net_of().state_dict())
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_are_loaded_as_torch_loads_them(self):
+        source = net_of()
+        for parameter in source.parameters():
+            parameter.data.add_(0.5)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.train(model, optimizer)
+        found = model.load_state_dict(source.state_dict())
+        self.assertEqual(str(found), "<All keys matched successfully>")
+        self.assert_same(values_of(model), values_of(source))
+        self.train(model, optimizer)
+        before = values_of(model)
+        with self.assertRaisesRegex(RuntimeError, "size mismatch.*layers.0.up.bias"):
+            model.load_state_dict({**before, "layers.0.up.bias": torch.zeros(3)})
+        self.assert_same(values_of(model), before)
+        found = model.load_state_dict({"layers.1.up.bias": torch.ones(2 * WIDTH)}, strict=False)
+        self.assertIn("layers.0.up.bias", found.missing_keys)
+        self.assertTrue(values_of(model)["layers.1.up.bias"].eq(1).all())
+
+    def test_a_full_drive_is_an_error_that_names_the_folder(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        with unittest.mock.patch("os.posix_fallocate", side_effect=OSError(28, "full")):
+            with self.assertRaisesRegex(headrace.NoSpace, self.folder):
+                model.state_dict()
+        self.train(model, optimizer)
+
+    @NEEDS_TRANSFORMERS
+    def test_are_saved_and_loaded_by_transformers(self):
+        for name, (make, inputs, _) in models().items():
+            with self.subTest(name):
+                torch.manual_seed(0)
+                path = os.path.join(self.folder, name)
+                make().save_pretrained(path)
+                model = type(make()).from_pretrained(path)  # maps its file
+                model, optimizer = self.offload(model, nvme=self.folder)
+                model(**inputs).loss.backward()
+                optimizer.step()
+                expected = values_of(model)
+                model.save_pretrained(path + "-trained")
+                reloaded = type(model).from_pretrained(path + "-trained")
+                self.assert_same(values_of(reloaded), expected)
+                optimizer.close()
+
+
+class Blocks(Case):
+    def groups(self, model, **options):
+        _, optimizer = self.offload(model, **options)
+        groups = set(optimizer.stats()[0]["model"]["binds"])
+        optimizer.close()
+        return groups
+
+    def test_are_the_repeated_layers(self):
+        layers = {f"layers.{i}" for i in range(LAYERS)}
+        self.assertEqual(self.groups(net_of()), layers | {""})
+        self.assertEqual(self.groups(net_of(), blocks=Layer), layers | {""})
+        self.assertEqual(self.groups(net_of(), blocks=lambda name, _: name == "layers"),
+                         {"layers", ""})
+        model = net_of()
+        self.assertEqual(self.groups(model, blocks=[model.layers[3], model.head]),
+                         {"layers.3", ""})  # the head is tied to the embedding
+        stack = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+        self.assertEqual(self.groups(stack), {"0", "1", "2"})
+        mixed = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Layer(), torch.nn.ReLU(),
+                                    Layer())
+        self.assertEqual(self.groups(mixed), {"1", "3", ""})
+        model = net_of()
+        model.layers.append(torch.nn.Linear(WIDTH, WIDTH))  # layers of two classes
+        self.assertEqual(self.groups(model), layers | {"layers.4", ""})
+
+    def test_share_a_tied_weight_in_the_rest(self):
+        for reentrant in (None, True):
+            plain, model = net_of(), net_of()
+            for one in (plain, model):
+                one.layers[2].up.weight = one.layers[0].up.weight
+                one.reentrant = reentrant
+            expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+            model, optimizer = self.offload(model, nvme=self.folder)
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assert_same(values_of(model), values_of(plain))
+
+    def test_that_are_missing_or_nested_are_refused(self):
+        model = net_of()
+        before = values_of(model)
+        for blocks in (torch.nn.Conv2d, "layers", lambda *_: False, [torch.nn.Linear(1, 1)],
+                       [model.layers, model.layers[0]], [model.layers[0], model.layers[0]], [model],
+                       []):
+            with self.assertRaisesRegex(headrace.ArgumentError, "model is as it was"):
+                self.offload(model, blocks=blocks)
+        with self.assertRaisesRegex(headrace.ArgumentError, "no blocks"):
+            self.offload(torch.nn.Linear(4, 4))
+        self.assert_same(values_of(model), before)
+
+    def test_with_parameters_of_other_kinds_are_refused(self):
+        def transposed(layer):
+            layer.up.weight.data = layer.up.weight.data.t().contiguous().t()
+
+        def subclass(layer):
+            kind = type("Quantised", (torch.nn.Parameter,), {})
+            layer.up.weight = kind(layer.up.weight.data)
+
+        def view(layer):
+            layer.norm.bias.data = layer.norm.weight.data[:]
+
+        def inference(layer):
+            with torch.inference_mode():
+                layer.up.weight = torch.nn.Parameter(torch.ones(2 * WIDTH, WIDTH))
+
+        def zero_3(layer):
+            layer.up.weight.data, layer.up.weight.ds_id = torch.empty(0), 3
+
+        def lazy(layer):
+            layer.up = torch.nn.LazyLinear(2 * WIDTH)
+
+        for change, text in ((lambda layer: layer.double(), "float64"),
+                             (inference, "inference_mode"), (zero_3, "DeepSpeed"),
+                             (lazy, "no shape"),
+                             (lambda layer: layer.to("meta"), "meta"), (transposed, "row-major"),
+                             (subclass, "Quantised"), (view, "share memory")):
+            model = net_of()
+            change(model.layers[1])
+            with self.assertRaisesRegex(headrace.Error, text):
+                self.offload(model)
+            model.layers[0].up.weight.sum()  # as it was
+
+    def test_on_a_gpu_are_refused_by_name(self):
+        from headrace.torch.offload import _blocks
+        like = torch.nn.Parameter(torch.ones(2))
+        on_gpu = unittest.mock.Mock(wraps=like, dtype=like.dtype, layout=like.layout,
+                                    device=torch.device("cuda", 0))
+        self.assertIn("cuda:0", str(list(_blocks._faults(on_gpu))))
+
+
+class Life(Case):
+    def test_after_an_error_in_offload_the_model_is_as_it_was(self):
+        model = net_of()
+        before = values_of(model)
+        part = [{"params": [model.layers[0].up.weight]}]
+        for arguments, options, text in (
+                ((), {"nvme": self.folder + "/missing"}, "missing"),
+                (({"zero_optimisation": {}},), {}, "zero_optimization"),
+                (({"gradient_clipping": 1.0},), {}, "gradient_clipping"),
+                (({"scheduler": {"type": "WarmupLR"}},), {}, "scheduler"),
+                (({"optimizer": {"type": "OneBitAdam"}},), {}, "onebitadam"),
+                (({"optimizer": {"type": "AdamW", "params": {"lr": 1.0}}},), {}, "lr"),
+                (({"optimizer": {"type": "AdamW", "params": {"eps": "auto"}}},), {}, "auto"),
+                (({"bf16": {"enabled": True}},), {}, "bf16"),
+                (({"zero_optimization": {"offload_param": {"device": "nvme", "nvme_path": "/"}}},),
+                 {"nvme": self.folder}, "offload_param"),
+                ((3,), {}, "config is a int"),
+                ((), {"gpu": 0}, "gpu"),
+                ((), {"amsgrad": True}, "amsgrad"),
+                ((), {"optimizer": "Adafactor"}, "adafactor"),
+                ((), {"params": part}, "in no group"),
+                ((), {"lr": -1.0}, "lr is -1"),
+                ((), {"nvme": self.folder, "host_budget": "1KiB"}, "(?i)budget")):
+            with self.subTest(text):
+                with self.assertRaisesRegex(Exception, text):
+                    self.offload(model, *arguments, **options)
+                self.assert_same(values_of(model), before)
+                self.assertEqual(len(model.layers[0]._forward_hooks), 0)
+        # Ctrl-C, or a drive that fails, when half of the values have moved.
+        load, left = headrace.Group.load, [3]
+
+        def interrupted(group, values):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            load(group, values)
+
+        with unittest.mock.patch("headrace.Group.load", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                self.offload(model)
+        self.assert_same(values_of(model), before)
+        self.train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def test_takes_a_file_of_deepspeed(self):
+        path = os.path.join(self.folder, "ds.json")
+        place = {"device": "nvme", "nvme_path": self.folder}
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+                       "zero_optimization": {"stage": 3, "offload_optimizer": place,
+                                             "offload_param": place},
+                       "optimizer": {"type": "Adam", "params": {"lr": "auto", "eps": 1e-7}},
+                       "bf16": {"enabled": "auto"}, "gradient_clipping": "auto"}, file)
+        model, optimizer = self.offload(net_of(torch.bfloat16), path)
+        self.assertEqual((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["eps"]),
+                         (1e-2, 1e-7))
+        self.assertIsInstance(optimizer, headrace.torch.AdamW)
+        self.train(model, optimizer, accumulation=2)
+        self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
+
+    def test_refuses_several_ranks(self):
+        with self.assertRaisesRegex(headrace.ArgumentError, "torch.nn.Module"):
+            headrace.offload(torch.ones(2))
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        with unittest.mock.patch("torch.distributed.is_initialized", return_value=True), \
+                unittest.mock.patch("torch.distributed.get_world_size", return_value=2):
+            for use in (lambda: headrace.offload(net_of()), optimizer.step):
+                with self.assertRaisesRegex(headrace.Unsupported, "2 ranks"):
+                    use()
+        optimizer.step()
+
+    def test_refuses_a_second_offload_copies_and_other_versions_of_torch(self):
+        from headrace.torch.offload import _private
+        model, optimizer = self.offload(net_of())
+        with self.assertRaisesRegex(headrace.WrongState, "already"):
+            headrace.offload(model)
+        for copy_of in (copy.deepcopy, pickle.dumps):
+            for what in (optimizer, model, model.layers[0]):
+                with self.assertRaisesRegex(TypeError, "cannot be copied"):
+                    copy_of(what)
+        for name in ("_construct_storage_from_data_pointer", "_current_graph_task_id",
+                     "_set_storage_data_ptr_access_error_msg", "_storage_Use_Count"):
+            with self.subTest(name), unittest.mock.patch.object(torch._C, name, None):
+                _private._missing.cache_clear()
+                with self.assertRaisesRegex(headrace.Unsupported, "torch 2"):
+                    headrace.offload(net_of())
+        _private._missing.cache_clear()
+        self.offload(net_of())
+
+    def test_goes_on_after_an_exception_in_forward(self):
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        for fault in (ArithmeticError("in forward"), KeyboardInterrupt()):
+            for grad in (True, False):
+                model, optimizer = self.offload(net_of(), nvme=self.folder)
+                model.layers[2].fault = fault
+                with self.assertRaises(type(fault)), torch.set_grad_enabled(grad):
+                    model(tokens_of())
+                model.layers[2].fault = None
+                self.assertEqual(self.train(model, optimizer), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                optimizer.close()
+
+    def test_goes_on_after_ctrl_c_at_any_time(self):
+        seed = int.from_bytes(os.urandom(4), "little")
+        print(f"\nseed of Ctrl-C: {seed}")
+        self.assertEqual(of_fork(lambda: self.interrupted_child(seed)), "trained")
+
+    def interrupted_child(self, seed):
+        """Steps are made or not, and nothing is left bound."""
+        random_delay = random.Random(seed)
+        model, optimizer = headrace.offload(net_of(), nvme=self.folder, lr=1e-3)
+        interrupts = 0
+        while interrupts < 60:
+            before = values_of(model)
+            steps = optimizer._part.steps(model.embedding.weight)
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random_delay.uniform(1e-4, 2e-2))
+                try:
+                    for _ in range(20):
+                        loss_of(model).backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    time.sleep(0)
+            except KeyboardInterrupt:
+                interrupts += 1
+            torch.set_grad_enabled(True)  # Ctrl-C between two lines of torch's own leaves it off
+            optimizer.zero_grad()
+            made = optimizer._part.steps(model.embedding.weight) - steps
+            after = values_of(model)
+            moved = not all(map(torch.equal, before.values(), after.values()))
+            assert moved == (made > 0), (moved, made)
+        plain = net_of()
+        plain.load_state_dict(values_of(model))
+        assert loss_of(model).item() == loss_of(plain).item()
+        optimizer.restore()
+        return "trained"
+
+    def test_inputs_that_outlive_a_pass_collect_no_hooks(self):
+        model, optimizer = self.offload(net_of())
+        prompt = torch.ones(2, WIDTH, requires_grad=True)
+        for step in range(4):
+            out = model.layers[0](prompt)
+            if step % 2:
+                out.sum().backward()
+        del out
+        gc.collect()
+        self.assertEqual(len(prompt._backward_hooks or {}), 0)
+        optimizer.step()
+
+    def test_aliases_that_outlive_a_binding_raise(self):
+        model, optimizer = self.offload(net_of())
+        kept = []
+        model.layers[0].up.register_forward_hook(
+            lambda module, *_: kept.append(module.weight.detach()) and None)
+        model(tokens_of())
+        with self.assertRaisesRegex(RuntimeError, "'layers.0'.*binding that has ended"):
+            kept[0].sum()
+        self.assertEqual(optimizer.stats()[0]["model"]["stale_aliases"], 1)
+        embedding = model.embedding.weight.detach()
+        self.assertEqual(embedding.shape, (50, WIDTH))
+        optimizer.close()
+        with self.assertRaisesRegex(RuntimeError, "binding that has ended"):
+            embedding.sum()
+
+    def test_a_forked_child_reads_an_error_and_no_foreign_memory(self):
+        model, optimizer = self.offload(net_of())
+        with self.assertRaisesRegex(RuntimeError, "forked"):
+            of_fork(lambda: model.embedding.weight.sum().item())
+        with self.assertRaisesRegex(RuntimeError, "parked"):
+            of_fork(lambda: model.layers[0].up.weight.sum().item())
+        loader = torch.utils.data.DataLoader([tokens_of(seed) for seed in range(4)], num_workers=2)
+        for tokens in loader:
+            model(tokens[0]).mean().backward()
+            optimizer.step()
+
+    def test_restore_gives_torch_its_parameters_back(self):
+        plain, model = net_of(), net_of()
+        identities = [id(parameter) for parameter in model.parameters()]
+        model, optimizer = self.offload(model, nvme=self.folder)
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        self.train(plain, own)
+        self.train(model, optimizer)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "gradients"):
+            optimizer.restore()
+        optimizer.zero_grad()
+        optimizer.restore()
+        self.assertEqual([id(parameter) for parameter in model.parameters()], identities)
+        self.assert_same(values_of(copy.deepcopy(model)), values_of(plain))
+        self.assertEqual(os.listdir(self.folder), [])
+        for use in (optimizer.step, optimizer.restore, optimizer.sleep, optimizer.wake):
+            with self.assertRaisesRegex(headrace.WrongState, "restored or closed"):
+                use()
+        optimizer.zero_grad()
+        for one in (plain, model):
+            one.zero_grad()
+            self.train(one, torch.optim.SGD(one.parameters(), lr=0.1))
+        self.assert_same(values_of(model), values_of(plain))
+        self.offload(model)
+
+    def test_sleeps_and_wakes(self):
+        for nvme in (None, self.folder):
+            plain = net_of()
+            own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+            model, optimizer = self.offload(net_of(), nvme=nvme)
+            for _ in range(2):
+                self.assertEqual(self.train(model, optimizer), self.train(plain, own))
+                optimizer.sleep(self.folder)
+                for use in (lambda: loss_of(model), lambda: model.layers[0](torch.ones(1, WIDTH)),
+                            lambda: values_of(model), lambda: optimizer.sleep(self.folder),
+                            lambda: headrace.gathered(model.layers[0]).__enter__()):
+                    with self.assertRaisesRegex(RuntimeError, "asleep|engine sleeps"):
+                        use()
+                optimizer.wake()
+                self.assert_same(values_of(model), values_of(plain))
+
+    def test_an_engine_ends_with_its_model(self):
+        from headrace.torch.offload import _offload
+        model, optimizer = headrace.offload(net_of(), nvme=self.folder)
+        self.train(model, optimizer)
+        engine = weakref.ref(optimizer._part.engine)
+        self.assertNotEqual(os.listdir(self.folder), [])
+        del optimizer
+        gc.collect()
+        model(tokens_of())  # the model keeps it
+        del model
+        gc.collect()
+        self.assertIsNone(engine())
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_with_a_budget_less_is_on_the_drive(self):
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        expected = self.train(model, optimizer), values_of(model)
+        less = optimizer.plan()[0]["host_bytes"]
+        optimizer.close()
+        model, optimizer = self.offload(net_of(), nvme=self.folder, host_budget=less + (1 << 20))
+        self.assertEqual(self.train(model, optimizer), expected[0])
+        self.assert_same(values_of(model), expected[1])
+
+
+class State(Case):
+    """What the optimizer saves and loads."""
+
+    def test_goes_on_in_another_model_and_in_torch(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            for snapshots in (None, self.folder + "/snapshots"):
+                model, optimizer = self.offload(net_of(dtype), nvme=self.folder,
+                                                snapshots=snapshots)
+                self.train(model, optimizer)
+                file = io.BytesIO()
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                           file)
+                file.seek(0)
+                saved = torch.load(file, weights_only=True)
+                expected = self.train(model, optimizer), values_of(model)
+                other, follower = self.offload(net_of(dtype), snapshots=snapshots)
+                self.train(other, follower, 1)
+                other.load_state_dict(saved["model"])
+                follower.load_state_dict(saved["optimizer"])
+                self.assertEqual(self.train(other, follower), expected[0])
+                self.assert_same(values_of(other), expected[1])
+                if snapshots is None:
+                    plain = net_of(dtype)
+                    plain.load_state_dict(saved["model"])
+                    own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+                    own.load_state_dict(saved["optimizer"])
+                    self.assertEqual(self.train(plain, own), expected[0])
+                    self.assert_same(values_of(plain), expected[1])
+
+    def test_from_before_the_first_step_begins_anew(self):
+        model, optimizer = self.offload(net_of())
+        weights, fresh = values_of(model), optimizer.state_dict()
+        expected = self.train(model, optimizer)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(fresh)
+        self.assertEqual(self.train(model, optimizer), expected)
+
+    def test_half_of_a_load_stops_the_step(self):
+        model, optimizer = self.offload(net_of())
+        self.train(model, optimizer)
+        state = optimizer.state_dict()
+        set_steps = headrace.Engine.set_step_count
+        with unittest.mock.patch("headrace.Engine.set_step_count",
+                                 side_effect=headrace.IoError("the drive is gone")):
+            with self.assertRaises(OSError):
+                optimizer.load_state_dict(state)
+        self.assertIsNotNone(set_steps)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "ended in the middle"):
+            optimizer.step()
+        optimizer.zero_grad()
+        optimizer.load_state_dict(state)
+        self.train(model, optimizer)
+
+    def test_of_another_rule_is_refused(self):
+        model, optimizer = self.offload(net_of())
+        before = values_of(model)
+        other = torch.optim.SGD(model.parameters(), lr=0.1)
+        with self.assertRaises(headrace.ArgumentError):
+            optimizer.load_state_dict(other.state_dict())
+        with self.assertRaisesRegex(headrace.Unsupported, "params="):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+        self.assert_same(values_of(model), before)
+        self.train(model, optimizer)
+
+
+@unittest.skipIf(peft is None or transformers is None, "peft is not installed")
+class Lora(Case):
+    def model(self, dtype, reentrant):
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=64, hidden_size=128, intermediate_size=512, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2))
+        model = peft.get_peft_model(model.to(dtype).train(), peft.LoraConfig(
+            r=4, target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=False,
+            lora_dropout=0.1), autocast_adapter_dtype=False)
+        if reentrant is not None:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        return model
+
+    def base(self, model):
+        return {name: values.clone() for name, values in model.state_dict().items()
+                if "lora_" not in name}
+
+    def test_reads_its_base_and_writes_none_of_it(self):
+        def loss(model, seed):
+            torch.manual_seed(seed)
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+        ids = models()["llama"][1]["input_ids"]
+
+        for dtype in (torch.float32, torch.bfloat16):
+            for reentrant in (None, False, True):
+                with self.subTest(dtype=dtype, reentrant=reentrant):
+                    plain = self.model(dtype, reentrant)
+                    own = headrace.torch.AdamW(
+                        [p for p in plain.parameters() if p.requires_grad], lr=1e-2)
+                    expected = self.train(plain, own, loss=loss)
+                    model, optimizer = self.offload(self.model(dtype, reentrant),
+                                                    nvme=self.folder)
+                    before, written = self.base(model), self.written(optimizer)
+                    self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+                    written = self.written(optimizer) - written
+                    self.assert_same(values_of(model), values_of(plain))
+                    self.assert_same(self.base(model), before)
+                    binds = optimizer.stats()[0]["model"]["binds"]
+                    self.assertEqual(sorted(binds.values()), [1, 6, 6, 6])
+                    # Adapters and their state, and nothing of the base, which is larger.
+                    rows = {(row["what"], row["tier"]): row["bytes"]
+                            for row in optimizer.plan()[0]["rows"]}
+                    of_a_step = rows["optimizer state", "nvme"] + rows["gradients", "host"]
+                    self.assertLess(4 * of_a_step, rows["parameters", "nvme"])
+                    self.assertEqual(written, 3 * of_a_step)
+                    optimizer.close()
+
+    def written(self, optimizer):
+        optimizer._part.engine.finish_step()
+        return optimizer.stats()[0]["nvme_written_bytes"]
+
+
+def anonymous_bytes():
+    """Memory of this process that no file is behind."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        rows = dict(line.split(":", 1) for line in file)
+    return 1024 * sum(int(rows[name].split()[0]) for name in ("RssAnon", "RssShmem"))
+
+
+class Peak:
+    """The most that anonymous_bytes() grows within `with`."""
+
+    def __enter__(self):
+        self.first = self.most = anonymous_bytes()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+        self.thread.start()
+        return self
+
+    def watch(self):
+        while not self.ended.wait(0.002):
+            self.most = max(self.most, anonymous_bytes())
+
+    def __exit__(self, *_raised):
+        self.ended.set()
+        self.thread.join()
+        self.bytes = max(self.most, anonymous_bytes()) - self.first
+
+
+@NEEDS_TRANSFORMERS
+class Memory(Case):
+    """In a child process, which has not grown before."""
+
+    def config(self):
+        return transformers.LlamaConfig(
+            vocab_size=64, hidden_size=512, intermediate_size=1536, num_hidden_layers=16,
+            num_attention_heads=4, num_key_value_heads=4, dtype=torch.bfloat16)
+
+    def test_holds_the_plan_and_no_model(self):
+        torch.manual_seed(0)
+        transformers.LlamaForCausalLM(self.config()).to(torch.bfloat16).save_pretrained(
+            self.folder + "/saved")
+        peaks = of_fork(self.child)
+        print("\nanonymous memory beside the plan, MiB:",
+              {name: round(value / 2**20, 1) for name, value in peaks.items()})
+        weights, plan = peaks.pop("weights"), peaks.pop("plan")
+        # Of a frozen base, there are slots alone.
+        self.assertLess(peaks["frozen plan"], weights / 3)
+        peaks.pop("frozen plan")
+        self.assertGreater(weights, 90 << 20)
+        # The plan is 2 bytes of gradients for each parameter, and slots.
+        self.assertLess(plan, 2 * weights)
+        for name, value in peaks.items():
+            self.assertLess(value, weights / 4, name)
+
+    def child(self):
+        ids = torch.randint(0, 64, (1, 8))
+        self.step(transformers.LlamaForCausalLM(transformers.LlamaConfig(
+            vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+            num_attention_heads=4)), torch.optim.AdamW, ids)
+        peaks = {}
+        with Peak() as start:
+            model = transformers.LlamaForCausalLM.from_pretrained(self.folder + "/saved")
+            peaks["weights"] = sum(parameter.nbytes for parameter in model.parameters())
+            model, optimizer = headrace.offload(model, nvme=self.folder, lr=1e-3)
+        peaks["plan"] = optimizer.plan()[0]["host_bytes"]
+        peaks["offload"] = start.bytes - peaks["plan"]
+        with Peak() as one:
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+        peaks["step"] = one.bytes
+        with Peak() as one:
+            model.save_pretrained(self.folder + "/trained")
+        peaks["save"] = one.bytes
+        with Peak() as one:
+            state = transformers.LlamaForCausalLM.from_pretrained(
+                self.folder + "/trained").state_dict()
+            model.load_state_dict(state)
+        peaks["load"] = one.bytes
+        optimizer.close()
+        model = transformers.LlamaForCausalLM.from_pretrained(self.folder + "/saved")
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("norm" in name)
+        model, optimizer = headrace.offload(model, nvme=self.folder, lr=1e-3)
+        peaks["frozen plan"] = optimizer.plan()[0]["host_bytes"]
+        with Peak() as one:
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+        peaks["frozen step"] = one.bytes
+        optimizer.close()
+        del model, optimizer
+        gc.collect()
+        before = anonymous_bytes()
+        model = transformers.LlamaForCausalLM(self.config()).to(torch.bfloat16)  # in memory
+        model, optimizer = headrace.offload(model, nvme=self.folder, lr=1e-3)
+        peaks["what is left of a model in memory"] = \
+            anonymous_bytes() - before - optimizer.plan()[0]["host_bytes"]
+        optimizer.close()
+        return peaks
+
+    def step(self, model, kind, ids):
+        model(input_ids=ids, labels=ids).loss.backward()
+        kind(model.parameters()).step()
+
+
+TRUE = torch.arange(1, 17, dtype=torch.float32).view(4, 4)
+
+
+class Reader(torch.nn.Module):
+    """Two blocks; the table reads the weight of the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4, bias=False) for _ in range(2))
+        with torch.no_grad():
+            self.w.copy_(TRUE)
+
+    @property
+    def w(self):
+        return self.blocks[0].weight
+
+    def forward(self, x):
+        return self.blocks[0](x)
+
+
+def saved(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def replaced(model):
+    model.blocks[0].weight = torch.nn.Parameter(torch.zeros(4, 4))
+    return model
+
+
+def other_memory(model):
+    model.w.data = torch.zeros(4, 4)
+    return model
+
+
+def stepped(model, **options):
+    model.w.grad = torch.ones(4, 4)
+    torch.optim.AdamW([model.w], lr=0.1, **options).step()
+    return model.w
+
+
+def in_process_group(use):
+    import torch.distributed as dist
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    return use()
+
+
+def sharded(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    return in_process_group(
+        lambda: fully_shard(model.blocks[0], mesh=init_device_mesh("cpu", (1,))).weight.to_local())
+
+
+def data_parallel(model):
+    return in_process_group(lambda: torch.nn.parallel.DistributedDataParallel(model)(TRUE))
+
+
+def safetensors_of(model):
+    from safetensors.torch import load, save
+    return load(save(model.state_dict()))["blocks.0.weight"]
+
+
+def safetensors_model(model):
+    from safetensors.torch import load_file, save_model
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(model, folder + "/m")
+        return load_file(folder + "/m")["blocks.0.weight"]
+
+
+def compiled(function):
+    return torch.compile(function, backend="aot_eager")(TRUE)
+
+
+def loaded(model):
+    model.load_state_dict({name: values - 1 for name, values in model.state_dict().items()})
+    return model.state_dict()["blocks.0.weight"] + 1
+
+
+# What a program may do with a parked parameter. What comes back must be TRUE, or an error by name.
+ACCESSES = {
+    "sum": lambda m: m.w.sum() * TRUE / TRUE.sum(),
+    "clone": lambda m: m.w.clone(),
+    "print": lambda m: repr(m.w),
+    "copy_ from it": lambda m: torch.zeros(4, 4).copy_(m.w),
+    "copy_ into it": lambda m: m.w.data.copy_(torch.zeros(4, 4)),
+    "fill_": lambda m: m.w.data.fill_(7),
+    "normal_": lambda m: torch.nn.init.normal_(m.w),
+    "F.linear": lambda m: F.linear(torch.eye(4), m.w),
+    "x @ p": lambda m: torch.eye(4) @ m.w,
+    "p @ x": lambda m: m.w @ torch.eye(4),
+    "p + p": lambda m: (m.w + m.w) / 2,
+    "p[0]": lambda m: m.w[0].clone(),
+    "embedding": lambda m: F.embedding(torch.arange(4), m.w),
+    "deepcopy of the parameter": lambda m: copy.deepcopy(m.w),
+    "deepcopy of the model": lambda m: copy.deepcopy(m).w.clone(),
+    "pickle": lambda m: pickle.loads(pickle.dumps(m.w)),
+    "torch.save of the parameter": lambda m: saved(m.w),
+    "torch.save of state_dict()": lambda m: saved(m.state_dict())["blocks.0.weight"],
+    "torch.save of the model": lambda m: torch.save(m, io.BytesIO()),
+    "safetensors, save": safetensors_of,
+    "safetensors, save_model": safetensors_model,
+    "state_dict()": lambda m: m.state_dict()["blocks.0.weight"],
+    "state_dict(keep_vars)": lambda m: m.state_dict(keep_vars=True)["blocks.0.weight"].clone(),
+    "state_dict() of a block": lambda m: m.blocks[0].state_dict()["weight"],
+    "load_state_dict": loaded,
+    "load_state_dict(assign)": lambda m: m.load_state_dict(m.state_dict(), assign=True),
+    "to(bfloat16)": lambda m: m.to(torch.bfloat16).w.float().clone(),
+    "half() of a block": lambda m: m.blocks[0].half().weight.float().clone(),
+    "to(the same device)": lambda m: m.to("cpu")(torch.eye(4)).t(),
+    "to(meta), then forward": lambda m: m.to("meta")(torch.eye(4)),
+    "a tensor in its place": lambda m: replaced(m)(torch.eye(4)),
+    "numpy()": lambda m: torch.from_numpy(m.w.detach().numpy().copy()),
+    "tolist()": lambda m: torch.tensor(m.w.tolist()),
+    "item()": lambda m: m.w[0, 0].item(),
+    "data_ptr()": lambda m: m.w.data_ptr(),
+    "untyped_storage().data_ptr()": lambda m: m.w.untyped_storage().data_ptr(),
+    "untyped_storage().resize_()": lambda m: m.w.untyped_storage().resize_(0),
+    "untyped_storage().tolist()": lambda m: m.w.untyped_storage().tolist(),
+    "dlpack": lambda m: torch.from_dlpack(m.w.detach()).clone(),
+    "share_memory_": lambda m: m.w.share_memory_().clone(),
+    "pin_memory": lambda m: m.w.pin_memory().clone(),
+    "set_": lambda m: torch.zeros(4, 4).set_(m.w.detach()).clone(),
+    "AdamW, foreach": lambda m: stepped(m, foreach=True),
+    "AdamW, fused": lambda m: stepped(m, fused=True),
+    "AdamW, a loop": lambda m: stepped(m, foreach=False),
+    "_foreach_norm": lambda m: torch._foreach_norm([m.w.detach()]),
+    "torch.equal": lambda m: torch.equal(m.w, TRUE),
+    "isfinite": lambda m: torch.isfinite(m.w).all(),
+    "parameters_to_vector": lambda m: torch.nn.utils.parameters_to_vector([m.w]),
+    "p.data = other, then forward": lambda m: other_memory(m)(torch.eye(4)),
+    "functional_call": lambda m: torch.func.functional_call(
+        m.blocks[0], dict(m.blocks[0].named_parameters()), (torch.eye(4),)).t(),
+    "functional_call, other tensors": lambda m: torch.func.functional_call(
+        m.blocks[0], {"weight": torch.zeros(4, 4)}, (torch.eye(4),)),
+    "vmap": lambda m: torch.vmap(lambda row: row * 1)(m.w),
+    "DistributedDataParallel": data_parallel,
+    "fully_shard": sharded,
+    "torch.compile of a reader": lambda m: compiled(lambda x: x * 0 + m.w),
+    "quantize_per_tensor": lambda m: torch.quantize_per_tensor(m.w, 1.0, 0, torch.qint8),
+    "forked child": lambda m: of_fork(lambda: m.w.clone()),
+    "shape, views, zeros_like": lambda m: (torch.zeros_like(m.w) + m.w.numel() - 16
+                                           + len(m.w.t().shape) - 2 + len(m.w[0].shape) - 1
+                                           + TRUE),
+}
+
+
+def outcome_of(use, model):
+    """ok: right; N: our error; e: another error; W: wrong, or nothing was refused."""
+    try:
+        result = use(model)
+    except Exception as error:
+        return ("N " if "headrace" in str(error) else "e ") + \
+            f"{type(error).__name__}: {error}"[:90].replace("\n", " ")
+    right = isinstance(result, torch.Tensor) and result.device.type == "cpu" \
+        and result.shape == TRUE.shape and torch.equal(result.float(), TRUE)
+    return "ok" if right else f"W {result!r}"[:90].replace("\n", " ")
+
+
+def of_fork(use):
+    """What use() returns in a forked child, or its error."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os.close(reader)
+        try:
+            answer = ("returned", use())
+        except BaseException as error:
+            answer = ("raised", f"{type(error).__name__}: {error}")
+        with open(writer, "wb") as file:
+            pickle.dump(answer, file)
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        written = file.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return f"C {signal.Signals(os.WTERMSIG(status)).name}"
+    how, answer = pickle.loads(written)
+    if how == "raised":
+        raise RuntimeError(answer)
+    return answer
+
+
+class Accesses(unittest.TestCase):
+    """The table of docs/python.md: each access in a process of its own."""
+
+    def child(self, name, nvme):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        model, _ = headrace.offload(Reader(), nvme=nvme)
+        return outcome_of(ACCESSES[name], model)
+
+    def test_of_parked_parameters_crash_nowhere_and_are_silent_nowhere(self):
+        for nvme in (None, FOLDER):
+            table = {name: of_fork(lambda name=name: self.child(name, nvme)) for name in ACCESSES}
+            print(f"\naccesses to a parked parameter, torch {torch.__version__}, "
+                  f"{'on a drive' if nvme else 'in memory'}:")
+            for name, outcome in table.items():
+                print(f"  {name:32}{outcome}")
+            kinds = {kind: sum(outcome.startswith(kind) for outcome in table.values())
+                     for kind in ("ok", "N", "e", "W", "C")}
+            print(f"  {len(table)} accesses: {kinds}")
+            bad = {name: outcome for name, outcome in table.items()
+                   if not outcome.startswith(("ok", "N"))}
+            self.assertEqual(bad, {})
+
+
+if __name__ == "__main__":
+    FOLDER = os.path.abspath(sys.argv.pop(1))
+    unittest.main()
