@@ -2,7 +2,7 @@
 """The optimizer's view of an offloaded model: one part, whose engine has the weights too."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import torch
 
@@ -101,6 +101,12 @@ class ModelPart(Part):
 
     def steps(self, parameter: torch.Tensor) -> int:
         return self.engine.step_count(self._names[parameter])
+
+    def save_checkpoint(self, directory: Any, trainer_state: bytes) -> None:
+        self.engine.save_checkpoint(directory, trainer_state=trainer_state)
+
+    def load_checkpoint(self, directory: Any) -> bytes:
+        return self.engine.load_checkpoint(directory)
 
     # ---- reports, life ----
     def plan(self) -> dict:
