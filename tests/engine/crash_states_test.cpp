@@ -320,6 +320,13 @@ void keep_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
+// A long run may be ended and go on later: from the seed after the last one that is named.
+void say_progress(std::uint64_t before, std::uint64_t now, std::uint64_t seed) {
+  constexpr std::uint64_t kEvery = 10'000;
+  if (before / kEvery != now / kEvery)
+    std::cout << now << " states so far, up to seed " << seed << std::endl;
+}
+
 TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
   keep_freed_memory();
   const std::uint64_t wanted = from_environment("HEADRACE_CRASH_STATES", 10'000);
@@ -337,9 +344,11 @@ TEST(CrashStates, OpenAtAnEpochThatWasDurableOrAboutToBe) {
       ASSERT_EQ(run.hashes(), expected(loads_in(seed))[kSteps]);
       states = std::move(run.crashes.states);
     }
+    const std::uint64_t before = counts.states;
     for (const State& state : states) {
       ASSERT_NO_FATAL_FAILURE(check(settings, seed, state, counts));
     }
+    say_progress(before, counts.states, seed);
   }
   // A few runs alone may crash early more often than not.
   EXPECT_GT(counts.resumed, counts.states / 4);
