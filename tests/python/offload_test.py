@@ -789,6 +789,14 @@ class Values(Case):
             with headrace.gathered(model.layers[1]) as layer, torch.no_grad():
                 layer.up.weight.zero_()
 
+        def write_to_data(model, _optimizer):
+            with headrace.gathered(model.layers[1]) as layer:
+                layer.up.weight.data.zero_()
+
+        def write_to_numpy(model, _optimizer):
+            with headrace.gathered(model.embedding) as embedding:
+                embedding.weight.detach().numpy()[0, 0] = 3
+
         def write_in_forward(model, _optimizer):
             layer = model.layers[1]
             handle = layer.up.register_forward_pre_hook(
@@ -805,7 +813,8 @@ class Values(Case):
             loss_of(model).backward()
             optimizer.step()
 
-        for write in (write_in_scope, write_in_forward, write_to_the_rest):
+        for write in (write_in_scope, write_to_data, write_to_numpy, write_in_forward,
+                      write_to_the_rest):
             with self.subTest(write.__name__):
                 model, optimizer = self.offload(net_of(), nvme=self.folder)
                 before = values_of(model)
@@ -1270,6 +1279,14 @@ class State(Case):
         other = torch.optim.SGD(model.parameters(), lr=0.1)
         with self.assertRaises(headrace.ArgumentError):
             optimizer.load_state_dict(other.state_dict())
+        trained, frozen = headrace.torch.AdamW(net_of().parameters()), net_of()
+        frozen.layers[1].up.bias.requires_grad_(False)
+        for parameter in trained.param_groups[0]["params"]:
+            parameter.grad = torch.ones_like(parameter)
+        trained.step()
+        _, follower = self.offload(frozen)
+        with self.assertRaisesRegex(headrace.ArgumentError, "layers.1.up.bias.*frozen"):
+            follower.load_state_dict(trained.state_dict())
         with self.assertRaisesRegex(headrace.Unsupported, "params="):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
         self.assert_same(values_of(model), before)

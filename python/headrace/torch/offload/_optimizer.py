@@ -7,6 +7,7 @@ from typing import Any, Iterable, Mapping, Optional
 import torch
 
 from ..._errors import ArgumentError, Unsupported, WrongState
+from .._given_state import by_number
 from .._part import Entry
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 from .._snapshots import REFERENCE, load_parts
@@ -82,10 +83,21 @@ class OfModel:
     @torch.no_grad()
     def load_state_dict(self: Any, state_dict: dict) -> None:
         self._offload.require_no_gradients("load_state_dict()")
+        self._refuse_state_of_frozen(state_dict)
         super().load_state_dict(state_dict)
         if REFERENCE not in state_dict:
             self._part.reset(set(self._part_of) - set(self.state))
         self._part.is_whole = True
+
+    def _refuse_state_of_frozen(self: Any, state_dict: Mapping[str, Any]) -> None:
+        flat = self._flat()
+        for index in by_number(state_dict, len(flat)):
+            parameter = flat[index]
+            if self._offload.has(parameter) and self._offload.slot_of(parameter).frozen:
+                raise ArgumentError(
+                    f"the state_dict has state of '{self._offload.slot_of(parameter).full_name}', "
+                    "which is frozen here, so there is no room for it; nothing was loaded. Load "
+                    "the state of a run that trains the same parameters.")
 
     load_state_dict.__doc__ = AdamW.load_state_dict.__doc__
 
