@@ -1139,6 +1139,7 @@ class Life(Case):
         self.assertEqual(optimizer.stats()[0]["model"]["stale_aliases"], 1)
         embedding = model.embedding.weight.detach()
         self.assertEqual(embedding.shape, (50, WIDTH))
+        embedding[0].zero_()  # close() asks for no values
         optimizer.close()
         with self.assertRaisesRegex(RuntimeError, "binding that has ended"):
             embedding.sum()
@@ -1157,7 +1158,8 @@ class Life(Case):
     def test_restore_gives_torch_its_parameters_back(self):
         plain, model = net_of(), net_of()
         identities = [id(parameter) for parameter in model.parameters()]
-        model, optimizer = self.offload(model, nvme=self.folder)
+        with torch.inference_mode():
+            model, optimizer = self.offload(model, nvme=self.folder)
         own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
         self.train(plain, own)
         self.train(model, optimizer)
@@ -1165,7 +1167,20 @@ class Life(Case):
         with self.assertRaisesRegex(headrace.WrongState, "gradients"):
             optimizer.restore()
         optimizer.zero_grad()
-        optimizer.restore()
+        clone, left = torch.Tensor.clone, [9]
+
+        def fails(tensor):
+            left[0] -= 1
+            if left[0] == 0:
+                raise MemoryError("in the middle")
+            return clone(tensor)
+
+        with unittest.mock.patch("torch.Tensor.clone", fails):
+            with self.assertRaisesRegex(MemoryError, "in the middle"):
+                optimizer.restore()
+        with self.assertRaisesRegex(headrace.WrongState, "other memory"):
+            model.layers[0](torch.ones(1, WIDTH))
+        optimizer.restore()  # goes on
         self.assertEqual([id(parameter) for parameter in model.parameters()], identities)
         self.assert_same(values_of(copy.deepcopy(model)), values_of(plain))
         self.assertEqual(os.listdir(self.folder), [])

@@ -12,6 +12,7 @@ import torch
 
 from ..._engine import Engine, Parameter
 from ..._errors import Error, Unsupported, WrongState
+from ..._library import unbroken
 from .._part import NAMES, memory_of
 from . import _values
 from ._backward import Passes
@@ -65,8 +66,7 @@ class Offload:
             self.engine.freeze()
             for group, of_engine in zip(self.groups, added):
                 group.attach(self.engine, of_engine)
-                moved.append(group)
-                self._move(group)
+                self._move(group, moved)
             _give_memory_back()
             self._bind_kept()
             self._watch()
@@ -91,10 +91,14 @@ class Offload:
         return added
 
     @staticmethod
-    def _move(group: OffloadedGroup) -> None:
+    def _move(group: OffloadedGroup, moved: list) -> None:
+        def park() -> None:
+            moved.append(group)
+            for slot in group.slots:
+                slot.park()
+
         group.group.load({slot.name: memory_of(slot.parameter.data) for slot in group.slots})
-        for slot in group.slots:
-            slot.park()
+        unbroken(park)
 
     def _watch(self) -> None:
         self.intake = Intake(self.slots, self.engine, self.passes)
@@ -209,12 +213,10 @@ class Offload:
 
     @staticmethod
     def _take_back(groups: list) -> None:
+        """After an error, such as too little memory, it can be repeated."""
         for group in groups:
-            group.bind()
-            values = [slot.parameter.data.clone() for slot in group.slots]
-            group.release()
-            for slot, own in zip(group.slots, values):
-                slot.parameter.data = own
+            if not group.is_back:
+                group.take_back()
 
     def close(self) -> None:
         self.require_none_in_use("close()")
@@ -228,8 +230,7 @@ class Offload:
         if hasattr(self, "intake"):
             self.intake.forget()
         for group in self.groups:
-            while group.bindings:
-                group.release()
+            group.drop_bindings()
         self.engine.close()
 
     def sleep(self, directory: Optional[str]) -> None:

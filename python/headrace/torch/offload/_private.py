@@ -23,7 +23,7 @@ def storage_at(address: int, device: torch.device, size_bytes: int) -> torch.Unt
 
 
 def guard(storage: torch.UntypedStorage, text: str) -> None:
-    """From now on and for good, torch raises RuntimeError(text) at each use of its memory."""
+    """From now on, torch raises RuntimeError(text) at each use of its memory."""
     torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, text)
 
 
