@@ -622,6 +622,12 @@ class Gradients(Case):
         self.assert_same(values_of(model), before)
         optimizer.zero_grad()
         loss(False).backward()
+        with self.assertRaisesRegex(ArithmeticError, "in backward"):
+            loss(True).backward()  # its gradients are added to those that are there
+        with self.assertRaisesRegex(headrace.WrongState, "ended in an exception"):
+            optimizer.step()
+        optimizer.zero_grad()
+        loss(False).backward()
         optimizer.step()
         plain = net_of()
         own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)

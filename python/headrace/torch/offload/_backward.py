@@ -77,7 +77,7 @@ class Call:
 class _Place(NamedTuple):
     section: torch.dtype
     dtype: torch.dtype
-    offset: int
+    offset: Any
     shape: Any
     stride: Any
     generation: int

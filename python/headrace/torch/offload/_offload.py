@@ -10,7 +10,7 @@ from typing import Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from ..._engine import Engine, Parameter
+from ..._engine import Engine, Group, Parameter
 from ..._errors import Error, Unsupported, WrongState
 from ..._library import unbroken
 from .._part import NAMES, memory_of
@@ -34,7 +34,7 @@ class Offload:
                        for one in divisions]
         self._tied = {one.name for one in divisions if one.tied_to_blocks}
         self.slots = [slot for group in self.groups for slot in group.slots]
-        self._slot_of = {slot.parameter: slot for slot in self.slots}
+        self._slot_of: dict[torch.Tensor, Slot] = {slot.parameter: slot for slot in self.slots}
         self._lock = threading.RLock()
         self.passes = Passes(self.groups, self._lock)
         self.forward = Forward(self.groups, self.passes, self._lock)
@@ -77,7 +77,7 @@ class Offload:
         return sets
 
     def _add(self, group: OffloadedGroup, sets: Mapping[int, int],
-             set_of: Mapping[torch.Tensor, int]) -> object:
+             set_of: Mapping[torch.Tensor, int]) -> Group:
         added = self.engine.add_group(group.name, {
             slot.name: Parameter(tuple(slot.shape), NAMES[slot.dtype],
                                  sets.get(set_of.get(slot.parameter, -1), 0), slot.frozen)

@@ -56,7 +56,7 @@ def pop_saved_tensor_hooks() -> None:
     torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
-def without_memory(kind: type, like: torch.Tensor) -> torch.Tensor:
+def without_memory(kind: Any, like: torch.Tensor) -> Any:
     """A tensor of a subclass with __torch_dispatch__, of the form of another."""
     return torch.Tensor._make_wrapper_subclass(kind, like.shape, dtype=like.dtype,
                                                device=like.device)
