@@ -622,6 +622,12 @@ class Gradients(Case):
         self.assert_same(values_of(model), before)
         optimizer.zero_grad()
         loss(False).backward()
+        with self.assertRaisesRegex(ArithmeticError, "in backward"):
+            loss(True).backward()  # its gradients are added to those that are there
+        with self.assertRaisesRegex(headrace.WrongState, "ended in an exception"):
+            optimizer.step()
+        optimizer.zero_grad()
+        loss(False).backward()
         optimizer.step()
         plain = net_of()
         own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
@@ -789,6 +795,14 @@ class Values(Case):
             with headrace.gathered(model.layers[1]) as layer, torch.no_grad():
                 layer.up.weight.zero_()
 
+        def write_to_data(model, _optimizer):
+            with headrace.gathered(model.layers[1]) as layer:
+                layer.up.weight.data.zero_()
+
+        def write_to_numpy(model, _optimizer):
+            with headrace.gathered(model.embedding) as embedding:
+                embedding.weight.detach().numpy()[0, 0] = 3
+
         def write_in_forward(model, _optimizer):
             layer = model.layers[1]
             handle = layer.up.register_forward_pre_hook(
@@ -805,7 +819,8 @@ class Values(Case):
             loss_of(model).backward()
             optimizer.step()
 
-        for write in (write_in_scope, write_in_forward, write_to_the_rest):
+        for write in (write_in_scope, write_to_data, write_to_numpy, write_in_forward,
+                      write_to_the_rest):
             with self.subTest(write.__name__):
                 model, optimizer = self.offload(net_of(), nvme=self.folder)
                 before = values_of(model)
@@ -1130,6 +1145,7 @@ class Life(Case):
         self.assertEqual(optimizer.stats()[0]["model"]["stale_aliases"], 1)
         embedding = model.embedding.weight.detach()
         self.assertEqual(embedding.shape, (50, WIDTH))
+        embedding[0].zero_()  # close() asks for no values
         optimizer.close()
         with self.assertRaisesRegex(RuntimeError, "binding that has ended"):
             embedding.sum()
@@ -1148,7 +1164,8 @@ class Life(Case):
     def test_restore_gives_torch_its_parameters_back(self):
         plain, model = net_of(), net_of()
         identities = [id(parameter) for parameter in model.parameters()]
-        model, optimizer = self.offload(model, nvme=self.folder)
+        with torch.inference_mode():
+            model, optimizer = self.offload(model, nvme=self.folder)
         own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
         self.train(plain, own)
         self.train(model, optimizer)
@@ -1156,7 +1173,20 @@ class Life(Case):
         with self.assertRaisesRegex(headrace.WrongState, "gradients"):
             optimizer.restore()
         optimizer.zero_grad()
-        optimizer.restore()
+        clone, left = torch.Tensor.clone, [9]
+
+        def fails(tensor):
+            left[0] -= 1
+            if left[0] == 0:
+                raise MemoryError("in the middle")
+            return clone(tensor)
+
+        with unittest.mock.patch("torch.Tensor.clone", fails):
+            with self.assertRaisesRegex(MemoryError, "in the middle"):
+                optimizer.restore()
+        with self.assertRaisesRegex(headrace.WrongState, "other memory"):
+            model.layers[0](torch.ones(1, WIDTH))
+        optimizer.restore()  # goes on
         self.assertEqual([id(parameter) for parameter in model.parameters()], identities)
         self.assert_same(values_of(copy.deepcopy(model)), values_of(plain))
         self.assertEqual(os.listdir(self.folder), [])
@@ -1270,6 +1300,14 @@ class State(Case):
         other = torch.optim.SGD(model.parameters(), lr=0.1)
         with self.assertRaises(headrace.ArgumentError):
             optimizer.load_state_dict(other.state_dict())
+        trained, frozen = headrace.torch.AdamW(net_of().parameters()), net_of()
+        frozen.layers[1].up.bias.requires_grad_(False)
+        for parameter in trained.param_groups[0]["params"]:
+            parameter.grad = torch.ones_like(parameter)
+        trained.step()
+        _, follower = self.offload(frozen)
+        with self.assertRaisesRegex(headrace.ArgumentError, "layers.1.up.bias.*frozen"):
+            follower.load_state_dict(trained.state_dict())
         with self.assertRaisesRegex(headrace.Unsupported, "params="):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
         self.assert_same(values_of(model), before)

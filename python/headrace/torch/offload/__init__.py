@@ -37,7 +37,8 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
     _settings.settle_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
     made = _made(rule, params if params is not None else list(model.named_parameters()),
                  {"snapshots": snapshots, **options})
-    made.adopt(of_model, settings, folder)
+    with torch.inference_mode(False):  # tensors that are made within it could not be trained
+        made.adopt(of_model, settings, folder)
     return model, made
 
 

@@ -77,7 +77,7 @@ class Call:
 class _Place(NamedTuple):
     section: torch.dtype
     dtype: torch.dtype
-    offset: int
+    offset: Any
     shape: Any
     stride: Any
     generation: int
@@ -206,7 +206,12 @@ class Passes:
                 if thread == me:
                     self._partial += arrived
                     self._end(task)
-            return not self._running
+            if self._running:
+                return False
+            for group in self._groups:  # of passes that Ctrl-C ended at their end
+                if group.hold is not None:
+                    self._let_go(group)
+            return True
 
     def refuse_partial_gradients(self) -> None:
         if self._partial:

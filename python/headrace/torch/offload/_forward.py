@@ -32,6 +32,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
+def _are_ours(hooks: Optional[tuple]) -> bool:
+    return hooks is not None and isinstance(getattr(hooks[0], "__self__", None), Call)
+
+
 class _Frame:
     """A forward pass of a block that has begun."""
 
@@ -111,12 +115,10 @@ class Forward:
         if _private.backward_pass() != -1:
             return
         while self._mine():
-            frame = self._mine().pop()
-            if frame.hooks is not None and \
-                    _private.saved_tensor_hooks() == (frame.call.pack, frame.call.unpack):
-                _private.pop_saved_tensor_hooks()
-            self._passes.release(frame.group)
+            self._passes.release(self._mine().pop().group)
         del self._frames[threading.get_ident()]
+        while _are_ours(_private.saved_tensor_hooks()):
+            _private.pop_saved_tensor_hooks()
         if self._passes.end_broken() and not any(self._frames.values()):
             self._end_lost_bindings()
 

@@ -66,16 +66,17 @@ def _name_in(arguments: Iterable[Any]) -> str:
 class TakenGradient:
     """What is known of one parameter's gradient."""
 
-    def __init__(self, slot: Slot, engine: Engine) -> None:
-        self.slot, self._engine = slot, engine
+    def __init__(self, slot: Slot, engine: Engine, coming: Callable[[], None]) -> None:
+        self.slot, self._engine, self._coming = slot, engine, coming
         self.taken = False  # the engine has a gradient that no step has used
         self.factor = 1.0  # by which the step multiplies it
         self._stand_in: Optional[TakenGrad] = None
 
     def stand_in(self) -> TakenGrad:
         if self._stand_in is None:
-            self._stand_in = _private.without_memory(TakenGrad, self.slot.parameter)
-            self._stand_in.of = self
+            made = _private.without_memory(TakenGrad, self.slot.parameter)
+            made.of = self
+            self._stand_in = made
         return self._stand_in
 
     def take(self, gradient: torch.Tensor) -> None:
@@ -90,6 +91,7 @@ class TakenGradient:
                 f"a second gradient of '{name}' came after the first was multiplied by "
                 f"{self.factor}, as clip_grad_norm_() does; it was not taken. Clip after the last "
                 "backward pass before step().")
+        self._coming()
         gradient = row_major(gradient)
         self._engine.add_gradient_at(name, gradient.data_ptr(), DTYPES[NAMES[gradient.dtype]])
         self.taken = True
@@ -172,7 +174,8 @@ class Intake:
 
     def __init__(self, slots: Iterable[Slot], engine: Engine, passes: Passes) -> None:
         self._engine, self._passes = engine, passes
-        self.of = {slot.parameter: TakenGradient(slot, engine) for slot in slots}
+        self.of: dict[torch.Tensor, TakenGradient] = {
+            slot.parameter: TakenGradient(slot, engine, self._coming) for slot in slots}
 
     def watch(self) -> list:
         """Returns handles that remove the hooks. torch keeps those of a parameter where Python's
@@ -187,11 +190,14 @@ class Intake:
         return [parameter.register_post_accumulate_grad_hook(came)
                 for parameter in self.of if parameter.requires_grad]
 
+    def _coming(self) -> None:
+        in_pass = _private.backward_pass() != -1
+        if in_pass and self._passes.coming():  # the first of its pass
+            self.refuse_reset()
+
     def _came(self, parameter: torch.Tensor) -> None:
         one = self.of[parameter]
         if type(parameter.grad) is not TakenGrad:  # the first; later ones came through add_()
-            if self._passes.coming():  # the first of its pass
-                self.refuse_reset()
             one.take(parameter.grad)
             parameter.grad = one.stand_in()
         self._passes.arrived(one.slot.group, one.slot.index)

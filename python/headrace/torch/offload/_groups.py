@@ -3,7 +3,7 @@
 
 Parked, a parameter has its shape and dtype, but no memory: torch raises a text at each use. Bound,
 it is a view of the bytes that the engine gathered. Each binding has a storage of its own, which is
-guarded for good when the binding ends: a tensor that somebody kept raises too, and never shows the
+guarded once the binding has ended: a tensor that somebody kept raises too, and never shows the
 bytes of another group. Being changed, it has memory of torch's own, until the values go back into
 the engine (_values.py).
 """
@@ -115,6 +115,7 @@ class OffloadedGroup:
         self.stale_aliases = 0  # tensors of an ended binding that somebody kept
         self.generation = 0  # of the values: saved tensors of an older one are refused
         self.spoiled = False  # written behind the engine's back, until it is loaded as a whole
+        self.is_back = False  # its parameters are torch's own again
         self.hold: Any = None  # of a backward pass (_backward.py)
         self._dtypes = {slot.dtype for slot in self.slots}
         self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
@@ -194,6 +195,26 @@ class OffloadedGroup:
         self._gathered.release()
         self._gathered = None
         _bound.discard(self)
+
+    def drop_bindings(self) -> None:
+        """At the end, when nobody asks for the values any more."""
+        if self.bindings:
+            unbroken(self._release)
+
+    def take_back(self) -> None:
+        """Gives the parameters memory of torch's own again; nothing of this is used after it."""
+        self.bind()
+        try:
+            values = [slot.parameter.data.clone() for slot in self.slots]
+        finally:
+            self.release()
+
+        def give() -> None:
+            for slot, own in zip(self.slots, values):
+                slot.parameter.data = own
+            self.is_back = True
+
+        unbroken(give)
 
     def guard(self, text: str) -> None:
         for storage in self._storages.values():

@@ -10,8 +10,9 @@ from typing import Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from ..._engine import Engine, Parameter
+from ..._engine import Engine, Group, Parameter
 from ..._errors import Error, Unsupported, WrongState
+from ..._library import unbroken
 from .._part import NAMES, memory_of
 from . import _values
 from ._backward import Passes
@@ -33,7 +34,7 @@ class Offload:
                        for one in divisions]
         self._tied = {one.name for one in divisions if one.tied_to_blocks}
         self.slots = [slot for group in self.groups for slot in group.slots]
-        self._slot_of = {slot.parameter: slot for slot in self.slots}
+        self._slot_of: dict[torch.Tensor, Slot] = {slot.parameter: slot for slot in self.slots}
         self._lock = threading.RLock()
         self.passes = Passes(self.groups, self._lock)
         self.forward = Forward(self.groups, self.passes, self._lock)
@@ -65,8 +66,7 @@ class Offload:
             self.engine.freeze()
             for group, of_engine in zip(self.groups, added):
                 group.attach(self.engine, of_engine)
-                moved.append(group)
-                self._move(group)
+                self._move(group, moved)
             _give_memory_back()
             self._bind_kept()
             self._watch()
@@ -77,7 +77,7 @@ class Offload:
         return sets
 
     def _add(self, group: OffloadedGroup, sets: Mapping[int, int],
-             set_of: Mapping[torch.Tensor, int]) -> object:
+             set_of: Mapping[torch.Tensor, int]) -> Group:
         added = self.engine.add_group(group.name, {
             slot.name: Parameter(tuple(slot.shape), NAMES[slot.dtype],
                                  sets.get(set_of.get(slot.parameter, -1), 0), slot.frozen)
@@ -91,10 +91,14 @@ class Offload:
         return added
 
     @staticmethod
-    def _move(group: OffloadedGroup) -> None:
+    def _move(group: OffloadedGroup, moved: list) -> None:
+        def park() -> None:
+            moved.append(group)
+            for slot in group.slots:
+                slot.park()
+
         group.group.load({slot.name: memory_of(slot.parameter.data) for slot in group.slots})
-        for slot in group.slots:
-            slot.park()
+        unbroken(park)
 
     def _watch(self) -> None:
         self.intake = Intake(self.slots, self.engine, self.passes)
@@ -209,12 +213,10 @@ class Offload:
 
     @staticmethod
     def _take_back(groups: list) -> None:
+        """After an error, such as too little memory, it can be repeated."""
         for group in groups:
-            group.bind()
-            values = [slot.parameter.data.clone() for slot in group.slots]
-            group.release()
-            for slot, own in zip(group.slots, values):
-                slot.parameter.data = own
+            if not group.is_back:
+                group.take_back()
 
     def close(self) -> None:
         self.require_none_in_use("close()")
@@ -228,8 +230,7 @@ class Offload:
         if hasattr(self, "intake"):
             self.intake.forget()
         for group in self.groups:
-            while group.bindings:
-                group.release()
+            group.drop_bindings()
         self.engine.close()
 
     def sleep(self, directory: Optional[str]) -> None:

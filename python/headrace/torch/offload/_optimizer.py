@@ -7,6 +7,8 @@ from typing import Any, Iterable, Mapping, Optional
 import torch
 
 from ..._errors import ArgumentError, Unsupported, WrongState
+from .._given_state import by_number
+from .._optimizers import Offloaded
 from .._part import Entry
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 from .._snapshots import REFERENCE, load_parts
@@ -14,14 +16,14 @@ from ._model_part import ModelPart
 from ._offload import Offload
 
 
-class OfModel:
-    """What differs: the engine is there from the start, and has the weights too. In front of a
-    class of headrace.torch."""
+class OfModel(Offloaded):
+    """What differs: the engine is there from the start, and has the weights too. Beside a rule of
+    headrace.torch."""
 
     _AFTER_A_BROKEN_LOAD = "Its state is of two runs now, and step() refuses: load a whole one."
     _part: Optional[ModelPart] = None
 
-    def adopt(self: Any, offload: Offload, settings: dict, folder: Optional[str]) -> None:
+    def adopt(self, offload: Offload, settings: dict, folder: Optional[str]) -> None:
         """Registers the model with its hyperparameters, and moves its values."""
         self._settings, self._folder = {"headrace": {}, **settings}, folder
         entries = [entry for entry in self._all_entries() if offload.has(entry.parameter)]
@@ -40,21 +42,21 @@ class OfModel:
         self._parts = [self._part]
         self._part_of = {entry.parameter: self._part for entry in entries}
 
-    def _refuse_missing(self: Any, offload: Offload, entries: Iterable[Entry]) -> None:
+    def _refuse_missing(self, offload: Offload, entries: Iterable[Entry]) -> None:
         known = {entry.parameter for entry in entries}
         for slot in offload.slots:
             if not slot.frozen and slot.parameter not in known:
                 raise ArgumentError(f"'{slot.full_name}' is trained, and in no group of params; "
                                     "the model is as it was. Add it, or freeze it.")
 
-    def add_param_group(self: Any, param_group: dict) -> None:
+    def add_param_group(self, param_group: dict) -> None:
         if self._part is not None:
             raise Unsupported("an offloaded model has its groups of parameters from the start; "
                               "nothing was added. Give offload() all of them: params=[...].")
         super().add_param_group(param_group)
 
     # ---- a step ----
-    def _register(self: Any, *_arguments: Any, **_options: Any) -> None:
+    def _register(self, *_arguments: Any, **_options: Any) -> None:
         if self._closed or self._part is None:
             raise WrongState("this optimizer's engine is gone: the model was restored or closed. "
                              "Call headrace.offload() again.")
@@ -65,9 +67,10 @@ class OfModel:
     @property
     def _offload(self) -> Offload:
         self._register()
+        assert self._part is not None  # _register() has looked
         return self._part.offload
 
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients that the engine has."""
         if self._closed:
             return super().zero_grad(set_to_none)
@@ -80,16 +83,27 @@ class OfModel:
 
     # ---- state ----
     @torch.no_grad()
-    def load_state_dict(self: Any, state_dict: dict) -> None:
+    def load_state_dict(self, state_dict: dict) -> None:
         self._offload.require_no_gradients("load_state_dict()")
+        self._refuse_state_of_frozen(state_dict)
         super().load_state_dict(state_dict)
         if REFERENCE not in state_dict:
             self._part.reset(set(self._part_of) - set(self.state))
         self._part.is_whole = True
 
+    def _refuse_state_of_frozen(self, state_dict: Mapping[str, Any]) -> None:
+        flat = self._flat()
+        for index in by_number(state_dict, len(flat)):
+            parameter = flat[index]
+            if self._offload.has(parameter) and self._offload.slot_of(parameter).frozen:
+                raise ArgumentError(
+                    f"the state_dict has state of '{self._offload.slot_of(parameter).full_name}', "
+                    "which is frozen here, so there is no room for it; nothing was loaded. Load "
+                    "the state of a run that trains the same parameters.")
+
     load_state_dict.__doc__ = AdamW.load_state_dict.__doc__
 
-    def _drop_parts(self: Any) -> None:
+    def _drop_parts(self) -> None:
         """Before a load: the state stays until it is overwritten."""
         self._snapshots.outdate()
         self._empty = {}
@@ -97,7 +111,7 @@ class OfModel:
         if self._part is not None:
             self._part.is_whole = False
 
-    def _load_snapshot(self: Any, reference: Mapping[str, Any]) -> None:
+    def _load_snapshot(self, reference: Mapping[str, Any]) -> None:
         numbers = {parameter: number for number, parameter in enumerate(self._flat())}
         if reference["parts"] != [[numbers[entry.parameter] for entry in self._part.entries]]:
             raise ArgumentError("the snapshot is of a model whose parameters are divided in "
@@ -108,20 +122,20 @@ class OfModel:
         self._show_steps(list(self._part_of))
 
     # ---- life ----
-    def restore(self: Any) -> None:
+    def restore(self) -> None:
         """Moves the values back into torch's memory, and removes every trace of the offload. The
         optimizer's state is gone: save it before."""
         self._offload.restore()
         self._forget()
 
-    def close(self: Any) -> None:
+    def close(self) -> None:
         """Frees state, threads and files, and the parameters' values: they stay parked. restore()
         keeps them."""
         if self._part is not None and not self._closed:
             self._offload.close()
         self._forget()
 
-    def _forget(self: Any) -> None:
+    def _forget(self) -> None:
         self._parts, self._part_of, self._empty = [], {}, {}
         self.state.clear()
         self._part, self._closed = None, True

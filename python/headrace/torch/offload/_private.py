@@ -23,7 +23,7 @@ def storage_at(address: int, device: torch.device, size_bytes: int) -> torch.Unt
 
 
 def guard(storage: torch.UntypedStorage, text: str) -> None:
-    """From now on and for good, torch raises RuntimeError(text) at each use of its memory."""
+    """From now on, torch raises RuntimeError(text) at each use of its memory."""
     torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, text)
 
 
@@ -56,7 +56,7 @@ def pop_saved_tensor_hooks() -> None:
     torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
-def without_memory(kind: type, like: torch.Tensor) -> torch.Tensor:
+def without_memory(kind: Any, like: torch.Tensor) -> Any:
     """A tensor of a subclass with __torch_dispatch__, of the form of another."""
     return torch.Tensor._make_wrapper_subclass(kind, like.shape, dtype=like.dtype,
                                                device=like.device)

@@ -7,12 +7,15 @@ end: moments and step counts stay, and so do the masters of elements whose bits 
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
+import zlib
 from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional
 
 import torch
 
 from ..._errors import ArgumentError, WrongState
+from ..._library import unbroken
 from .._part import memory_of
 from .._spaces import space_for
 from ._groups import OffloadedGroup, Slot, quoted
@@ -25,17 +28,31 @@ if TYPE_CHECKING:
 # ---- gathered() ----
 @contextlib.contextmanager
 def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
+    """A write is found by its bytes, so that one through .data or numpy() is found too."""
     bound: list = []
+    slots = [offload.slot_of(parameter) for parameter in parameters if offload.has(parameter)]
+
+    def bind(group: OffloadedGroup) -> None:
+        offload.passes.bind(group)
+        group.scopes += 1
+        bound.append(group)
+
     try:
         for group in offload.groups_of(parameters):
-            offload.passes.bind(group)
-            group.scopes += 1
-            bound.append(group)
+            unbroken(functools.partial(bind, group))
+        sums = [_checksum(slot) for slot in slots]
         yield
+        written = [slot for slot, before in zip(slots, sums) if _checksum(slot) != before]
     finally:
         for group in bound:
             group.scopes -= 1
             offload.passes.release(group)
+    if written:
+        written[0].group.spoil(written[0])
+
+
+def _checksum(slot: Slot) -> int:
+    return zlib.crc32(memory_of(slot.parameter))
 
 
 @contextlib.contextmanager
