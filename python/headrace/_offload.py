@@ -8,7 +8,7 @@ from typing import Any, ContextManager, Optional, Union
 def offload(model: Any, config: Any = None, *, nvme: Optional[str] = None,
             host_budget: Union[int, str, None] = None, blocks: Any = "auto",
             optimizer: Optional[str] = None, params: Any = None, snapshots: Optional[str] = None,
-            **options: Any) -> tuple:
+            device: Any = None, **options: Any) -> tuple:
     """Moves the parameters of a torch module, and their optimizer, into an engine. Returns the
     module itself, which trains as before, and its optimizer, a torch.optim.Optimizer.
 
@@ -19,12 +19,14 @@ def offload(model: Any, config: Any = None, *, nvme: Optional[str] = None,
         modules, or a function of a module's name and the module.
     optimizer, and its options, such as lr: "AdamW", "Adam", "Adagrad", "Lion" or "SGD".
     params: groups with options of their own, as torch.optim takes them; None: one group.
+    device: where the model computes, such as "cuda"; None: where its parameters are.
     snapshots: a folder; the optimizer's state_dict() then saves there, and holds a reference.
     After an error, the model is as it was. docs/python.md says what an offloaded model does.
     """
     from .torch import offload as rooms
     return rooms.offload(model, config, nvme=nvme, host_budget=host_budget, blocks=blocks,
-                         optimizer=optimizer, params=params, snapshots=snapshots, **options)
+                         optimizer=optimizer, params=params, snapshots=snapshots,
+                         device=device, **options)
 
 
 def gathered(what: Any, *, modify: bool = False) -> ContextManager[Any]:

@@ -15,17 +15,21 @@ const partition::RegisteredParameter& Stepper::require_taken(const char* call, P
                                                              const void* gradient,
                                                              bool lends) const {
   const partition::RegisteredParameter& parameter = p_.registry.parameter(id);
-  const std::string what = std::string(call) + " of '" + parameter.full_name + "': ";
-  if (gradient == nullptr) throw Error(Code::kInvalidArgument, what + "a null pointer");
+  const auto refuse = [&](Code code, const std::string& why) {
+    throw Error(code, std::string(call) + " of '" + parameter.full_name + "': " + why);
+  };
+  if (gradient == nullptr) refuse(Code::kInvalidArgument, "a null pointer");
   refuse_frozen(p_.registry, id, call, "takes no gradient");
   const partition::RegisteredGroup& group = p_.registry.group(parameter.group);
-  if (group.lends_gradients == lends) return parameter;
-  throw Error(Code::kWrongState,
-              what + "group '" + group.name +
-                  (lends ? "' was not announced as one that lends its gradients; nothing was "
-                           "taken. Call add_gradient(), or expect_lent_gradients() before freeze()."
-                         : "' lends its gradients, so the engine has no memory for them; nothing "
-                           "was taken. Call lend_gradient()."));
+  if (group.lends_gradients != lends) {
+    refuse(Code::kWrongState,
+           "group '" + group.name +
+               (lends ? "' was not announced as one that lends its gradients; nothing was taken. "
+                        "Call add_gradient(), or expect_lent_gradients() before freeze()."
+                      : "' lends its gradients, so the engine has no memory for them; nothing was "
+                        "taken. Call lend_gradient()."));
+  }
+  return parameter;
 }
 
 void Stepper::lend_gradient(ParameterId id, const void* gradient, DType dtype) {

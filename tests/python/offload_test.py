@@ -973,12 +973,18 @@ class Blocks(Case):
                 self.offload(model)
             model.layers[0].up.weight.sum()  # as it was
 
-    def test_on_a_gpu_are_refused_by_name(self):
-        from headrace.torch.offload import _blocks
-        like = torch.nn.Parameter(torch.ones(2))
-        on_gpu = unittest.mock.Mock(wraps=like, dtype=like.dtype, layout=like.layout,
-                                    device=torch.device("cuda", 0))
-        self.assertIn("cuda:0", str(list(_blocks._faults(on_gpu))))
+    @unittest.skipIf(torch.cuda.is_available(), "there is a GPU: offload_gpu_test.py")
+    def test_on_devices_that_are_not_there_are_refused_by_name(self):
+        for device, text in (("cuda", "torch finds no GPU"), ("mps", "the CPU and NVIDIA GPUs")):
+            model = net_of()
+            with self.assertRaisesRegex(headrace.Error, text):
+                self.offload(model, device=device)
+            model.layers[0].up.weight.sum()  # as it was
+        on_two = unittest.mock.Mock()
+        on_two.parameters = lambda: [unittest.mock.Mock(device=torch.device(name))
+                                     for name in ("cpu", "cuda:0")]
+        with self.assertRaisesRegex(headrace.ArgumentError, "on cpu, cuda:0"):
+            headrace.torch.offload._device.device_of(on_two, None)
 
 
 class Life(Case):

@@ -16,6 +16,7 @@ import torch
 from ..._errors import ArgumentError, WrongState
 from .._part import NAMES
 from . import _blocks, _private, _settings, _values
+from ._device import device_of
 from ._offload import Offload, live, refuse_ranks
 from ._optimizer import OF_RULE
 
@@ -23,7 +24,7 @@ from ._optimizer import OF_RULE
 def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] = None,
             host_budget: Union[int, str, None] = None, blocks: _blocks.Blocks = "auto",
             optimizer: Optional[str] = None, params: Optional[Iterable[dict]] = None,
-            snapshots: Optional[str] = None, **options: Any) -> tuple:
+            snapshots: Optional[str] = None, device: Any = None, **options: Any) -> tuple:
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
                             "torch.nn.Module; nothing was done.")
@@ -33,7 +34,8 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
     settings = _settings.read(config)
     folder = _settings.place(settings, nvme, host_budget)
     rule, options = _settings.rule_of(settings, optimizer, options)
-    of_model = Offload(model, _blocks.divide(model, blocks), folder)
+    divisions = _blocks.divide(model, blocks)
+    of_model = Offload(model, divisions, folder, device_of(model, device))
     _settings.settle_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
     made = _made(rule, params if params is not None else list(model.named_parameters()),
                  {"snapshots": snapshots, **options})

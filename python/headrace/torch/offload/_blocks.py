@@ -176,9 +176,6 @@ def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
     if parameter.is_inference():
         yield ("was made in torch.inference_mode(), so it cannot be trained",
                "Make or load the model outside of it.")
-    if parameter.device.type != "cpu":
-        yield (f"is on {parameter.device}, and offload() binds parameters on the CPU",
-               "Move it with model.cpu(), or use headrace.torch.AdamW for a model on a GPU.")
     if parameter.dtype not in NAMES:
         yield (f"has the dtype {parameter.dtype}", "Convert it to float32, bfloat16 or float16.")
     if parameter.layout != torch.strided or not parameter.is_contiguous():

@@ -19,6 +19,7 @@ from ..._errors import Unsupported, WrongState
 from .._part import NAMES, row_major
 from . import _private
 from ._backward import Passes
+from ._device import stream_of
 from ._groups import Slot
 
 aten = torch.ops.aten
@@ -93,7 +94,8 @@ class TakenGradient:
                 "backward pass before step().")
         self._coming()
         gradient = row_major(gradient)
-        self._engine.add_gradient_at(name, gradient.data_ptr(), DTYPES[NAMES[gradient.dtype]])
+        self._engine.add_gradient_at(name, gradient.data_ptr(), DTYPES[NAMES[gradient.dtype]],
+                                     stream_of(gradient.device))
         self.taken = True
 
     def norm(self) -> float:
@@ -114,7 +116,7 @@ def _norm(grad: TakenGrad, order: Any = 2, dim: Any = None, keepdim: bool = Fals
           *, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     if order != 2 or dim is not None or keepdim:
         raise WrongState(_refused(grad.of.slot.full_name, f"asked for its norm of order {order}"))
-    return torch.tensor(grad.of.norm(), dtype=dtype or torch.float32, device="cpu")
+    return torch.tensor(grad.of.norm(), dtype=dtype or torch.float32, device=grad.device)
 
 
 def _norms(grads: list, order: Any = 2, dtype: Optional[torch.dtype] = None) -> list:

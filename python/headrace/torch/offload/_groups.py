@@ -21,9 +21,7 @@ from ..._errors import WrongState
 from ..._library import unbroken
 from .._part import NAMES
 from . import _private
-
-CPU = torch.device("cpu")
-
+from ._device import stream_of
 
 def full_name(group: str, name: str) -> str:
     return f"{group}.{name}" if group else name
@@ -69,7 +67,7 @@ class Slot:
                 "within headrace.gathered(module, modify=True).")
 
     def _without_memory(self) -> torch.Tensor:
-        storage = _private.storage_at(0, CPU, self.parameter.nbytes)
+        storage = _private.storage_at(0, self.group.device, self.parameter.nbytes)
         view = _view(storage, self.dtype, 0, self.shape, self.stride)
         _private.guard(storage, (
             f"parameter '{self.full_name}' is parked: its values are in headrace's engine, so "
@@ -83,7 +81,7 @@ class Slot:
 
 def _view(storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Any,
           stride: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype, device=CPU).set_(storage, offset, shape, stride)
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
 
 
 def _owner_of(block: Optional[torch.nn.Module], name: str) -> tuple:
@@ -104,9 +102,9 @@ class OffloadedGroup:
     """One group of the engine. Its bindings are counted: forward, backward and scopes overlap.
     Threads: under the lock of all groups (_offload.py)."""
 
-    def __init__(self, name: str, module: Optional[torch.nn.Module], members: list,
-                 kept: bool) -> None:
-        self.name, self.module, self.kept = name, module, kept
+    def __init__(self, name: str, module: Optional[torch.nn.Module], members: list, kept: bool,
+                 device: torch.device) -> None:
+        self.name, self.module, self.kept, self.device = name, module, kept, device
         self.slots = [Slot(self, index, member.name, member.parameter)
                       for index, member in enumerate(members)]
         self.bindings = 0
@@ -155,7 +153,7 @@ class OffloadedGroup:
     def _bind(self) -> None:
         for slot in self.slots:
             slot.refuse_other_memory(slot.parked())
-        gathered = self.group.gather()
+        gathered = self.group.gather(stream_of(self.device))
         with _outside_inference_mode():
             wholes = {dtype: self._whole(gathered, dtype) for dtype in self._dtypes}
             for slot in self.slots:
@@ -169,7 +167,7 @@ class OffloadedGroup:
 
     def _whole(self, gathered: Gathered, dtype: torch.dtype) -> torch.Tensor:
         address, size_bytes = gathered.section(NAMES[dtype])
-        self._storages[dtype] = _private.storage_at(address, CPU, size_bytes)
+        self._storages[dtype] = _private.storage_at(address, self.device, size_bytes)
         return _view(self._storages[dtype], dtype, 0, (size_bytes // dtype.itemsize,), (1,))
 
     def release(self) -> None:

@@ -44,7 +44,8 @@ class ModelPart(Part):
 
     def _update_all(self, due: list, gradients: "Intake", factor: float) -> bool:
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
-        skipped = self.engine.step(1.0, gradient_scale=factor).skipped
+        with self.offload.without_slots():
+            skipped = self.engine.step(1.0, gradient_scale=factor).skipped
         gradients.forget()
         if not skipped:
             self.offload.outdate(due)

@@ -17,6 +17,7 @@ from .._part import NAMES, memory_of
 from . import _values
 from ._backward import Passes
 from ._blocks import Division
+from ._device import move_buffers
 from ._forward import Forward
 from ._gradients import Intake
 from ._groups import OffloadedGroup, Slot, quoted
@@ -26,11 +27,11 @@ _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
 
 
 class Offload:
-    def __init__(self, model: torch.nn.Module, divisions: list[Division],
-                 folder: Optional[str]) -> None:
-        self.model = model
+    def __init__(self, model: torch.nn.Module, divisions: list[Division], folder: Optional[str],
+                 device: torch.device) -> None:
+        self.model, self.device = model, device
         self.folder = folder  # for the files of state_dict(); None: it takes memory
-        self.groups = [OffloadedGroup(one.name, one.module, one.members, kept=one.module is None)
+        self.groups = [OffloadedGroup(one.name, one.module, one.members, one.module is None, device)
                        for one in divisions]
         self._tied = {one.name for one in divisions if one.tied_to_blocks}
         self.slots = [slot for group in self.groups for slot in group.slots]
@@ -57,24 +58,30 @@ class Offload:
               set_of: Mapping[torch.Tensor, int]) -> dict:
         """Makes the engine, and moves the values into it, group by group. Returns the engine's set
         of hyperparameters by param_group. After an error the model is as it was."""
-        self.engine = Engine(settings)
+        self.engine = Engine(settings, gpu=self.device.index)  # a CPU has none
         moved: list = []
         try:
             sets = {index: self.engine.add_hyperparameters(**values)
                     for index, values in constants.items()}
             added = [self._add(group, sets, set_of) for group in self.groups]
-            self.engine.freeze()
+            self._freeze()
             for group, of_engine in zip(self.groups, added):
                 group.attach(self.engine, of_engine)
                 self._move(group, moved)
             _give_memory_back()
-            self._bind_kept()
+            move_buffers(self.model, self.device)
+            self.bind_kept()
             self._watch()
         except BaseException:
             self._undo(moved)
             raise
         _live.add(self)
         return sets
+
+    def _freeze(self) -> None:
+        if self.device.type != "cpu":
+            torch.cuda.empty_cache()  # the engine takes its memory from the driver
+        self.engine.freeze()
 
     def _add(self, group: OffloadedGroup, sets: Mapping[int, int],
              set_of: Mapping[torch.Tensor, int]) -> Group:
@@ -97,7 +104,8 @@ class Offload:
             for slot in group.slots:
                 slot.park()
 
-        group.group.load({slot.name: memory_of(slot.parameter.data) for slot in group.slots})
+        values = {slot.name: slot.parameter.data.cpu() for slot in group.slots}
+        group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
         unbroken(park)
 
     def _watch(self) -> None:
@@ -120,15 +128,27 @@ class Offload:
         self._refuse_asleep("forward")
         self.forward.end_broken()
 
-    def _bind_kept(self) -> None:
+    def bind_kept(self) -> None:
         for group in self.groups:
             if group.kept and group.bindings == 0:
                 group.bind()
 
-    def _release_kept(self) -> None:
+    def release_kept(self) -> None:
         for group in self.groups:
             if group.kept and group.bindings == 1:
                 group.release()
+
+    @contextlib.contextmanager
+    def without_slots(self) -> Iterator[None]:
+        """For an update: what a GPU's slots hold is old after it."""
+        if self.device.type == "cpu":
+            yield
+            return
+        self.release_kept()
+        try:
+            yield
+        finally:
+            self.bind_kept()
 
     @contextlib.contextmanager
     def unbound(self, parameters: Iterable[torch.Tensor]) -> Iterator[None]:
@@ -207,7 +227,7 @@ class Offload:
         self.require_none_in_use("restore()")
         self.require_no_gradients("restore()")
         self._refuse_asleep("restore()")
-        self._release_kept()
+        self.release_kept()
         self._take_back(self.groups)
         self._end()
 
@@ -237,18 +257,18 @@ class Offload:
         self._refuse_asleep("sleep()")
         self.require_none_in_use("sleep()")
         self.require_no_gradients("sleep()")
-        self._release_kept()
+        self.release_kept()
         try:
             self.engine.sleep(directory)
             self._asleep = True
         finally:
             if not self._asleep:
-                self._bind_kept()
+                self.bind_kept()
 
     def wake(self) -> None:
         self.engine.wake()
         self._asleep = False
-        self._bind_kept()
+        self.bind_kept()
 
     def _refuse_asleep(self, call: str) -> None:
         if self._asleep:

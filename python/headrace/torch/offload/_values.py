@@ -18,6 +18,7 @@ from ..._errors import ArgumentError, WrongState
 from ..._library import unbroken
 from .._part import memory_of
 from .._spaces import space_for
+from ._device import CPU
 from ._groups import OffloadedGroup, Slot, quoted
 from ._hooks import Hook
 
@@ -52,7 +53,8 @@ def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
 
 
 def _checksum(slot: Slot) -> int:
-    return zlib.crc32(memory_of(slot.parameter))
+    values = slot.parameter.detach().cpu()
+    return zlib.crc32(memory_of(values))
 
 
 @contextlib.contextmanager
@@ -87,13 +89,19 @@ def begin_change(slot: Slot) -> None:
                          "scopes.")
     if group.kept and group.bindings:
         group.release()
-    space = torch.empty(slot.shape, dtype=slot.dtype, device="cpu")
+    space = torch.empty(slot.shape, dtype=slot.dtype, device=group.device)
     if group.spoiled:
         space.fill_(torch.nan)  # there is no value; end_changes() waits for the whole group
     else:
-        group.engine.store(slot.full_name, "weight", memory_of(space))
+        space.copy_(_stored(slot, space if group.device == CPU else space.cpu()))
     slot.parameter.data = space
     slot.changing = True
+
+
+def _stored(slot: Slot, space: torch.Tensor) -> torch.Tensor:
+    """Its values, in `space`, which is host memory."""
+    slot.group.engine.store(slot.full_name, "weight", memory_of(space))
+    return space
 
 
 def drop_change(slot: Slot) -> None:
@@ -104,11 +112,11 @@ def drop_change(slot: Slot) -> None:
 
 def _check_change(slot: Slot) -> None:
     found = slot.parameter.data
-    if (found.dtype, found.shape, found.device.type) != (slot.dtype, slot.shape, "cpu"):
+    if (found.dtype, found.shape, found.device) != (slot.dtype, slot.shape, slot.group.device):
         raise ArgumentError(
             f"'{slot.full_name}' is now {found.dtype} of shape {tuple(found.shape)} on "
-            f"{found.device}, and is {slot.dtype} of {tuple(slot.shape)} in the engine; nothing "
-            "was changed. Copy values into it: p.copy_(...).")
+            f"{found.device}, and was {slot.dtype} of {tuple(slot.shape)} on {slot.group.device}; "
+            "nothing was changed. Copy values into it: p.copy_(...).")
 
 
 def end_changes(slots: Iterable[Slot]) -> None:
@@ -117,7 +125,7 @@ def end_changes(slots: Iterable[Slot]) -> None:
     slots = [slot for slot in slots if slot.changing]
     for slot in slots:
         if not slot.group.spoiled:
-            values = slot.parameter.data.contiguous()
+            values = slot.parameter.data.contiguous().cpu()
             slot.group.engine.load_content(slot.full_name, "weight", memory_of(values))
             drop_change(slot)
     for group in _groups_of(slots):
@@ -131,7 +139,7 @@ def _load_whole(group: OffloadedGroup) -> None:
     """Once all its parameters have new values."""
     if not all(slot.changing for slot in group.slots):
         return
-    values = {slot.name: slot.parameter.data.contiguous() for slot in group.slots}
+    values = {slot.name: slot.parameter.data.contiguous().cpu() for slot in group.slots}
     group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
     group.spoiled = False
     for slot in group.slots:
@@ -219,5 +227,4 @@ class _Ties:
         space = space_for(self._folder, slot.shape, slot.dtype)
         if slot.changing:
             return space.copy_(slot.parameter.detach())
-        slot.group.engine.store(slot.full_name, "weight", memory_of(space))
-        return space
+        return _stored(slot, space)
