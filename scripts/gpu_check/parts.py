@@ -86,7 +86,7 @@ def python(check):
         PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=os.pathsep.join(
             [os.path.join(check.root, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]))
     os.makedirs(check.nvme, exist_ok=True)
-    for name in ("torch_test", "trainers_test"):
+    for name in ("torch_test", "offload_gpu_test", "trainers_test"):
         test = os.path.join(check.root, "tests", "python", name + ".py")
         text = check.run([sys.executable, test, check.nvme], name, wanted=(0, 77), env=environment)
         if "Ran " not in text:
