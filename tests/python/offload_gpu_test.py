@@ -88,7 +88,7 @@ class Training(Case):
         own.close()
 
     def test_works_with_a_scaled_loss(self):
-        model, optimizer = self.offload(net_of(torch.float16))
+        model, optimizer = self.offload(net_of())
         scaler = torch.amp.GradScaler("cuda", init_scale=256.0)
         losses = []
         for seed in range(4):
@@ -194,7 +194,7 @@ class Values(Case):
                     lambda p: x @ p.t(), lambda p: p + p, lambda p: p.to("cpu"),
                     lambda p: p.copy_(torch.zeros_like(p)), lambda p: torch.equal(p, p),
                     lambda p: torch.nn.functional.linear(x, p), lambda p: p.data_ptr()):
-            with self.assertRaisesRegex(RuntimeError, "is parked"):
+            with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "is parked"):
                 use(parameter)
         self.assertIs(parameter.to(GPU), parameter)
         loss_of(model).backward()
