@@ -387,7 +387,7 @@ def models():
         "vit": (lambda: transformers.ViTForImageClassification(transformers.ViTConfig(
             hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
             image_size=16, patch_size=4, num_labels=5, hidden_dropout_prob=0.1)),
-            {"pixel_values": images, "labels": torch.tensor([1, 3])}, 3),
+            {"pixel_values": images, "labels": torch.tensor([1, 3])}, 4),  # and its embeddings
         "mixtral": (lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **llama, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)),
             of_text, 3),
@@ -914,6 +914,12 @@ class Blocks(Case):
         mixed = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Layer(), torch.nn.ReLU(),
                                     Layer())
         self.assertEqual(self.groups(mixed), {"1", "3", ""})
+        pair = torch.nn.Module()  # such as an encoder and a decoder
+        pair.first, pair.second = net_of(), net_of()
+        pair.second.layers = pair.second.layers[:2]
+        pair.small = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        self.assertEqual(self.groups(pair), {""} | {f"first.layers.{i}" for i in range(LAYERS)}
+                         | {f"second.layers.{i}" for i in range(2)})
         model = net_of()
         model.layers.append(torch.nn.Linear(WIDTH, WIDTH))  # layers of two classes
         self.assertEqual(self.groups(model), layers | {"layers.4", ""})
@@ -1658,6 +1664,73 @@ def of_fork(use):
     if how == "raised":
         raise RuntimeError(answer)
     return answer
+
+
+def kinds():
+    """One tiny model of each kind, and what it is called with."""
+    t = transformers
+    text = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3,
+            "intermediate_size": 48, "pad_token_id": 0}
+    seen = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
+            "intermediate_size": 48, "image_size": 32, "patch_size": 8}
+    pairs = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    drawn = torch.Generator().manual_seed(5)
+    ids = torch.randint(1, 64, (2, 12), generator=drawn)
+    of_text = {"input_ids": ids, "labels": ids}
+    image = torch.randn(2, 3, 32, 32, generator=drawn)
+    of_image = {"pixel_values": image, "labels": torch.tensor([0, 1])}
+    return {
+        "bert": (lambda: t.BertForMaskedLM(t.BertConfig(**text)), of_text),
+        "qwen3 moe": (lambda: t.Qwen3MoeForCausalLM(t.Qwen3MoeConfig(
+            **text, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=16)), of_text),
+        "deepseek v3": (lambda: t.DeepseekV3ForCausalLM(t.DeepseekV3Config(
+            **text, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
+            topk_group=1, moe_intermediate_size=16, kv_lora_rank=8, q_lora_rank=8,
+            qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8, first_k_dense_replace=1)),
+            of_text),
+        "mamba": (lambda: t.MambaForCausalLM(t.MambaConfig(
+            vocab_size=64, hidden_size=32, num_hidden_layers=3, state_size=4)), of_text),
+        "bart": (lambda: t.BartForConditionalGeneration(t.BartConfig(
+            vocab_size=64, d_model=32, max_position_embeddings=32, pad_token_id=0, bos_token_id=1,
+            eos_token_id=2, **pairs)), of_text),
+        "whisper": (lambda: t.WhisperForConditionalGeneration(t.WhisperConfig(
+            vocab_size=64, d_model=32, num_mel_bins=8, max_source_positions=16,
+            max_target_positions=32, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            decoder_start_token_id=1, **pairs)),
+            {"input_features": torch.randn(2, 8, 32, generator=drawn), "labels": ids}),
+        "clip": (lambda: t.CLIPModel(t.CLIPConfig(
+            text_config={**text, "max_position_embeddings": 32, "eos_token_id": 2},
+            vision_config=seen, projection_dim=16)),
+            {"input_ids": ids, "pixel_values": image, "return_loss": True}),
+        "resnet": (lambda: t.ResNetForImageClassification(t.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2], num_labels=3)), of_image)}
+
+
+@NEEDS_TRANSFORMERS
+class Kinds(Case):
+    def test_have_the_bits_of_torch_and_little_outside_of_blocks(self):
+        def loss(model, seed):
+            torch.manual_seed(seed)
+            return model(**inputs).loss
+
+        for name, (make, inputs) in kinds().items():
+            with self.subTest(name):
+                torch.manual_seed(0)
+                plain = make().train()
+                model = copy.deepcopy(plain)
+                expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2),
+                                      loss=loss)
+                model, optimizer = self.offload(model, nvme=self.folder)
+                self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                binds = optimizer.stats()[0]["model"]["binds"]
+                self.assertEqual(set(binds.values()), {1, 6}, binds)
+                slots = optimizer._part.offload.slots
+                kept = sum(slot.parameter.numel() for slot in slots if slot.group.kept)
+                self.assertLess(kept, 0.2 * sum(slot.parameter.numel() for slot in slots))
+                optimizer.close()
 
 
 class Accesses(unittest.TestCase):
