@@ -1153,6 +1153,9 @@ class Life(Case):
         self.assertEqual(embedding.shape, (50, WIDTH))
         embedding[0].zero_()  # close() asks for no values
         optimizer.close()
+        for use in (model.layers[0].up.weight.sum, lambda: model(tokens_of())):
+            with self.assertRaisesRegex(RuntimeError, "has no values: close"):
+                use()
         with self.assertRaisesRegex(RuntimeError, "binding that has ended"):
             embedding.sum()
 

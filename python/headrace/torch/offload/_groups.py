@@ -51,11 +51,20 @@ class Slot:
 
     def parked(self) -> torch.Tensor:
         if self._parked is None:
-            self._parked = self._without_memory()
+            self._parked = self._without_memory(
+                "is parked: its values are in headrace's engine, so nothing was read or written. "
+                "Use it in the forward pass of its block, or within headrace.gathered(module), "
+                "with modify=True to write.")
         return self._parked
 
     def park(self) -> None:
         self.parameter.data = self.parked()
+
+    def lose_values(self) -> None:
+        self._parked = self._without_memory(
+            "has no values: close() of headrace's optimizer has dropped them. Use restore() to "
+            "keep them, or state_dict() before.")
+        self.park()
 
     def has_memory(self, storage: torch.UntypedStorage) -> bool:
         return _private.identity(self.parameter.untyped_storage()) == _private.identity(storage)
@@ -68,13 +77,10 @@ class Slot:
                 "had its values: the engine does not have those, and the block was not run. Write "
                 "within headrace.gathered(module, modify=True).")
 
-    def _without_memory(self) -> torch.Tensor:
-        storage = _private.storage_at(0, CPU, self.parameter.nbytes)
+    def _without_memory(self, text: str) -> torch.Tensor:
+        storage = _private.storage_at(0, CPU, self.dtype.itemsize * self.shape.numel())
         view = _view(storage, self.dtype, 0, self.shape, self.stride)
-        _private.guard(storage, (
-            f"parameter '{self.full_name}' is parked: its values are in headrace's engine, so "
-            "nothing was read or written. Use it in the forward pass of its block, or within "
-            "headrace.gathered(module), with modify=True to write."))
+        _private.guard(storage, f"parameter '{self.full_name}' {text}")
         return view
 
     def __repr__(self) -> str:
