@@ -1046,6 +1046,32 @@ class Life(Case):
         self.train(model, optimizer, accumulation=2)
         self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
 
+    def test_refuses_parameters_that_come_later(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        model.later = torch.nn.Linear(2, 2)
+        with self.assertRaisesRegex(headrace.WrongState, "'later.weight' came into the model"):
+            optimizer.step()
+        del model.later
+        optimizer.step()
+        model.layers[1].up = torch.nn.Linear(WIDTH, 2 * WIDTH)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "'layers.1.up.weight' came into"):
+            optimizer.step()
+
+    def test_serves_a_second_thread_between_passes(self):
+        plain, seen = net_of(), []
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        for _ in range(3):
+            self.assertEqual(self.train(model, optimizer, 1), self.train(plain, own, 1))
+            thread = threading.Thread(
+                target=lambda: seen.append(self.train(model, optimizer, 1, loss=loss_of)))
+            thread.start()
+            thread.join()
+            self.assertEqual(seen.pop(), self.train(plain, own, 1))
+        self.assert_same(values_of(model), values_of(plain))
+
     def test_refuses_several_ranks(self):
         with self.assertRaisesRegex(headrace.ArgumentError, "torch.nn.Module"):
             headrace.offload(torch.ones(2))
