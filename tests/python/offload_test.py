@@ -650,6 +650,21 @@ class Gradients(Case):
                 self.assertIsNone(model.layers[2].up.bias.grad)
             self.assert_same(values_of(model), before)
 
+    def test_that_a_hook_takes_are_left_to_it(self):
+        model = net_of()
+        bias, taken = model.layers[1].up.bias, []
+
+        def take(parameter):
+            taken.append(parameter.grad)
+            parameter.grad = None
+
+        bias.register_post_accumulate_grad_hook(take)
+        model, optimizer = self.offload(model)
+        before = values_of(model)["layers.1.up.bias"]
+        self.train(model, optimizer)
+        self.assertEqual([gradient.shape for gradient in taken], 3 * [bias.shape])
+        self.assertTrue(torch.equal(values_of(model)["layers.1.up.bias"], before))
+
     def test_that_a_program_gives_are_taken(self):
         plain = net_of()
         model, optimizer = self.offload(net_of())
