@@ -2,6 +2,7 @@
 """offload_test.py FOLDER [TEST...]: headrace.offload(). FOLDER lies on a drive."""
 import contextlib
 import copy
+import functools
 import gc
 import io
 import json
@@ -198,6 +199,26 @@ class Training(Case):
                 self.assert_same(values_of(model), values_of(plain))
                 self.assertIsInstance(optimizer, torch.optim.Optimizer)
                 optimizer.close()
+
+    def test_serves_checkpoints_with_a_policy(self):
+        from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+        def policy(_context, operator, *_arguments, **_options):
+            saves = operator == torch.ops.aten.addmm.default
+            return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
+
+        def loss(model, seed):
+            x = model.embedding(tokens_of(seed))
+            for layer in model.layers:
+                x = checkpoint(layer, x, use_reentrant=False, context_fn=functools.partial(
+                    create_selective_checkpoint_contexts, policy))
+            return model.head(x).square().mean()
+
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), loss=loss)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+        self.assert_same(values_of(model), values_of(plain))
 
     def test_uses_blocks_twice_skips_them_and_changes_their_order(self):
         def loss(model, seed):
@@ -719,6 +740,17 @@ class Gradients(Case):
         self.train(model, optimizer, 1)
         with self.assertRaisesRegex(headrace.WrongState, "before a step"):
             old.backward()
+
+    def test_over_aliases_that_hooks_of_the_program_keep_are_refused(self):
+        model, optimizer = self.offload(net_of())
+        for hooks in (torch.autograd.graph.save_on_cpu(),
+                      torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)):
+            with hooks:
+                loss = loss_of(model)
+            with self.assertRaisesRegex(RuntimeError, "'layers.3'.*binding that has ended"):
+                loss.backward()
+            optimizer.zero_grad()
+        self.train(model, optimizer)
 
     def test_of_gradients_are_refused_by_name(self):
         model, _ = self.offload(net_of(), nvme=self.folder)
