@@ -104,6 +104,7 @@ static void* run(void* argument) {
   headrace_error said;
   const int64_t shape[1] = {kElements};
   float gradient[kElements] = {0};
+  headrace_gradient_piece piece;
   headrace_error_init(&said, words, sizeof words);
   memset(&host, 0, sizeof host);
   device = device_of(&host);
@@ -134,6 +135,12 @@ static void* run(void* argument) {
   gradient[0] = rank->world_size == 1 || rank->seat.rank == 0 ? 1.0f : 0.0f;
   gradient[1] = rank->world_size == 1 || rank->seat.rank == 1 ? 3.0f : 0.0f;
   must(headrace_engine_add_gradient(engine, 0, gradient, HEADRACE_F32, 0, &said), &said);
+  /* Several ranks have no sum yet. */
+  if (headrace_engine_gradient_statistics(engine, 0, &piece, &said) !=
+      (rank->world_size == 1 ? HEADRACE_OK : HEADRACE_UNSUPPORTED)) {
+    fprintf(stderr, "gradient_statistics: code %d\n", (int)said.code);
+    exit(1);
+  }
   headrace_step_result_init(&result);
   must(headrace_engine_step(engine, NULL, &result, &said), &said);
   rank->updated = result.parameters_updated;

@@ -2,6 +2,7 @@
 """offload_test.py FOLDER [TEST...]: headrace.offload(). FOLDER lies on a drive."""
 import contextlib
 import copy
+import functools
 import gc
 import io
 import json
@@ -199,6 +200,26 @@ class Training(Case):
                 self.assertIsInstance(optimizer, torch.optim.Optimizer)
                 optimizer.close()
 
+    def test_serves_checkpoints_with_a_policy(self):
+        from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+        def policy(_context, operator, *_arguments, **_options):
+            saves = operator == torch.ops.aten.addmm.default
+            return CheckpointPolicy.MUST_SAVE if saves else CheckpointPolicy.PREFER_RECOMPUTE
+
+        def loss(model, seed):
+            x = model.embedding(tokens_of(seed))
+            for layer in model.layers:
+                x = checkpoint(layer, x, use_reentrant=False, context_fn=functools.partial(
+                    create_selective_checkpoint_contexts, policy))
+            return model.head(x).square().mean()
+
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), loss=loss)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+        self.assert_same(values_of(model), values_of(plain))
+
     def test_uses_blocks_twice_skips_them_and_changes_their_order(self):
         def loss(model, seed):
             x = model.embedding(tokens_of(seed))
@@ -387,7 +408,7 @@ def models():
         "vit": (lambda: transformers.ViTForImageClassification(transformers.ViTConfig(
             hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
             image_size=16, patch_size=4, num_labels=5, hidden_dropout_prob=0.1)),
-            {"pixel_values": images, "labels": torch.tensor([1, 3])}, 3),
+            {"pixel_values": images, "labels": torch.tensor([1, 3])}, 4),  # and its embeddings
         "mixtral": (lambda: transformers.MixtralForCausalLM(transformers.MixtralConfig(
             **llama, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)),
             of_text, 3),
@@ -650,6 +671,21 @@ class Gradients(Case):
                 self.assertIsNone(model.layers[2].up.bias.grad)
             self.assert_same(values_of(model), before)
 
+    def test_that_a_hook_takes_are_left_to_it(self):
+        model = net_of()
+        bias, taken = model.layers[1].up.bias, []
+
+        def take(parameter):
+            taken.append(parameter.grad)
+            parameter.grad = None
+
+        bias.register_post_accumulate_grad_hook(take)
+        model, optimizer = self.offload(model)
+        before = values_of(model)["layers.1.up.bias"]
+        self.train(model, optimizer)
+        self.assertEqual([gradient.shape for gradient in taken], 3 * [bias.shape])
+        self.assertTrue(torch.equal(values_of(model)["layers.1.up.bias"], before))
+
     def test_that_a_program_gives_are_taken(self):
         plain = net_of()
         model, optimizer = self.offload(net_of())
@@ -704,6 +740,17 @@ class Gradients(Case):
         self.train(model, optimizer, 1)
         with self.assertRaisesRegex(headrace.WrongState, "before a step"):
             old.backward()
+
+    def test_over_aliases_that_hooks_of_the_program_keep_are_refused(self):
+        model, optimizer = self.offload(net_of())
+        for hooks in (torch.autograd.graph.save_on_cpu(),
+                      torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)):
+            with hooks:
+                loss = loss_of(model)
+            with self.assertRaisesRegex(RuntimeError, "'layers.3'.*binding that has ended"):
+                loss.backward()
+            optimizer.zero_grad()
+        self.train(model, optimizer)
 
     def test_of_gradients_are_refused_by_name(self):
         model, _ = self.offload(net_of(), nvme=self.folder)
@@ -914,6 +961,12 @@ class Blocks(Case):
         mixed = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), Layer(), torch.nn.ReLU(),
                                     Layer())
         self.assertEqual(self.groups(mixed), {"1", "3", ""})
+        pair = torch.nn.Module()  # such as an encoder and a decoder
+        pair.first, pair.second = net_of(), net_of()
+        pair.second.layers = pair.second.layers[:2]
+        pair.small = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        self.assertEqual(self.groups(pair), {""} | {f"first.layers.{i}" for i in range(LAYERS)}
+                         | {f"second.layers.{i}" for i in range(2)})
         model = net_of()
         model.layers.append(torch.nn.Linear(WIDTH, WIDTH))  # layers of two classes
         self.assertEqual(self.groups(model), layers | {"layers.4", ""})
@@ -1046,6 +1099,32 @@ class Life(Case):
         self.train(model, optimizer, accumulation=2)
         self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
 
+    def test_refuses_parameters_that_come_later(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        model.later = torch.nn.Linear(2, 2)
+        with self.assertRaisesRegex(headrace.WrongState, "'later.weight' came into the model"):
+            optimizer.step()
+        del model.later
+        optimizer.step()
+        model.layers[1].up = torch.nn.Linear(WIDTH, 2 * WIDTH)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.WrongState, "'layers.1.up.weight' came into"):
+            optimizer.step()
+
+    def test_serves_a_second_thread_between_passes(self):
+        plain, seen = net_of(), []
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        model, optimizer = self.offload(net_of(), nvme=self.folder)
+        for _ in range(3):
+            self.assertEqual(self.train(model, optimizer, 1), self.train(plain, own, 1))
+            thread = threading.Thread(
+                target=lambda: seen.append(self.train(model, optimizer, 1, loss=loss_of)))
+            thread.start()
+            thread.join()
+            self.assertEqual(seen.pop(), self.train(plain, own, 1))
+        self.assert_same(values_of(model), values_of(plain))
+
     def test_refuses_several_ranks(self):
         with self.assertRaisesRegex(headrace.ArgumentError, "torch.nn.Module"):
             headrace.offload(torch.ones(2))
@@ -1153,6 +1232,9 @@ class Life(Case):
         self.assertEqual(embedding.shape, (50, WIDTH))
         embedding[0].zero_()  # close() asks for no values
         optimizer.close()
+        for use in (model.layers[0].up.weight.sum, lambda: model(tokens_of())):
+            with self.assertRaisesRegex(RuntimeError, "has no values: close"):
+                use()
         with self.assertRaisesRegex(RuntimeError, "binding that has ended"):
             embedding.sum()
 
@@ -1664,6 +1746,73 @@ def of_fork(use):
     if how == "raised":
         raise RuntimeError(answer)
     return answer
+
+
+def kinds():
+    """One tiny model of each kind, and what it is called with."""
+    t = transformers
+    text = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3,
+            "intermediate_size": 48, "pad_token_id": 0}
+    seen = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
+            "intermediate_size": 48, "image_size": 32, "patch_size": 8}
+    pairs = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    drawn = torch.Generator().manual_seed(5)
+    ids = torch.randint(1, 64, (2, 12), generator=drawn)
+    of_text = {"input_ids": ids, "labels": ids}
+    image = torch.randn(2, 3, 32, 32, generator=drawn)
+    of_image = {"pixel_values": image, "labels": torch.tensor([0, 1])}
+    return {
+        "bert": (lambda: t.BertForMaskedLM(t.BertConfig(**text)), of_text),
+        "qwen3 moe": (lambda: t.Qwen3MoeForCausalLM(t.Qwen3MoeConfig(
+            **text, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=16)), of_text),
+        "deepseek v3": (lambda: t.DeepseekV3ForCausalLM(t.DeepseekV3Config(
+            **text, num_key_value_heads=4, n_routed_experts=4, num_experts_per_tok=2, n_group=1,
+            topk_group=1, moe_intermediate_size=16, kv_lora_rank=8, q_lora_rank=8,
+            qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8, first_k_dense_replace=1)),
+            of_text),
+        "mamba": (lambda: t.MambaForCausalLM(t.MambaConfig(
+            vocab_size=64, hidden_size=32, num_hidden_layers=3, state_size=4)), of_text),
+        "bart": (lambda: t.BartForConditionalGeneration(t.BartConfig(
+            vocab_size=64, d_model=32, max_position_embeddings=32, pad_token_id=0, bos_token_id=1,
+            eos_token_id=2, **pairs)), of_text),
+        "whisper": (lambda: t.WhisperForConditionalGeneration(t.WhisperConfig(
+            vocab_size=64, d_model=32, num_mel_bins=8, max_source_positions=16,
+            max_target_positions=32, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            decoder_start_token_id=1, **pairs)),
+            {"input_features": torch.randn(2, 8, 32, generator=drawn), "labels": ids}),
+        "clip": (lambda: t.CLIPModel(t.CLIPConfig(
+            text_config={**text, "max_position_embeddings": 32, "eos_token_id": 2},
+            vision_config=seen, projection_dim=16)),
+            {"input_ids": ids, "pixel_values": image, "return_loss": True}),
+        "resnet": (lambda: t.ResNetForImageClassification(t.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[2, 2], num_labels=3)), of_image)}
+
+
+@NEEDS_TRANSFORMERS
+class Kinds(Case):
+    def test_have_the_bits_of_torch_and_little_outside_of_blocks(self):
+        def loss(model, seed):
+            torch.manual_seed(seed)
+            return model(**inputs).loss
+
+        for name, (make, inputs) in kinds().items():
+            with self.subTest(name):
+                torch.manual_seed(0)
+                plain = make().train()
+                model = copy.deepcopy(plain)
+                expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2),
+                                      loss=loss)
+                model, optimizer = self.offload(model, nvme=self.folder)
+                self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                binds = optimizer.stats()[0]["model"]["binds"]
+                self.assertEqual(set(binds.values()), {1, 6}, binds)
+                slots = optimizer._part.offload.slots
+                kept = sum(slot.parameter.numel() for slot in slots if slot.group.kept)
+                self.assertLess(kept, 0.2 * sum(slot.parameter.numel() for slot in slots))
+                optimizer.close()
 
 
 class Accesses(unittest.TestCase):

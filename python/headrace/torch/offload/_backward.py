@@ -47,7 +47,7 @@ class Call:
                 self.inputs[number] = tensor.register_hook(watch(number))
 
     def __del__(self) -> None:
-        for hook in self.inputs.values():
+        for hook in getattr(self, "inputs", {}).values():  # Ctrl-C may end __init__
             hook.remove()
 
     def watch_outputs(self, tensors: list) -> None:

@@ -16,6 +16,7 @@ from ..._errors import ArgumentError, Unsupported
 from .._part import NAMES, Entry, check_apart
 
 Blocks = Union[str, type, Sequence[torch.nn.Module], Callable[[str, torch.nn.Module], bool]]
+_WORTH_BLOCKS = 0.05  # of the model's parameters
 REST = ""  # the group's name: its parameters then have the model's names, as those of blocks
 
 
@@ -88,29 +89,42 @@ def _automatic(model: torch.nn.Module, blocks: str) -> list[tuple]:
     if blocks != "auto":
         raise ArgumentError(f"blocks is the text {blocks!r}; the model is as it was. Give "
                             "\"auto\", a class, a list of modules or a function.")
-    kinds = _repeated(model)
-    if not kinds:
-        named = set(getattr(model, "_no_split_modules", None) or ())  # of transformers
-        return _outermost(model, lambda _, module: type(module).__name__ in named)
-    return _outermost(model, lambda _, module: type(module) in kinds)
+    named = set(getattr(model, "_no_split_modules", None) or ())  # of transformers
+    found: list = []
+    names = {module: name for name, module in model.named_modules()}
+    for layer in _repeated(model):
+        _add(found, names[layer], layer)
+    for name, module in model.named_modules():
+        if type(module).__name__ in named:
+            _add(found, name, module)
+    places = {name: place for place, name in enumerate(names.values())}
+    return sorted(found, key=lambda block: places[block[0]])
 
 
-def _repeated(model: torch.nn.Module) -> set[type]:
-    """The classes of the layers: those of the list whose repeated members have the most parameters.
-    A list within a layer, such as of experts, has less than the list of layers."""
-    lists = [module for module in model.modules()
+def _repeated(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The layers: the members of lists that have several of one class. The list with the most
+    parameters comes first, since a list within a layer, such as of experts, is of no use then. What
+    is small, such as a head of two layers, is not worth a block."""
+    lists = [(sum(map(_elements, _alike(module))), module) for module in model.modules()
              if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))]
-    most = max(lists, key=lambda one: sum(map(_elements, _alike(one))), default=None)
-    if most is None or not any(map(_elements, _alike(most))):
-        return set()
-    layers = most if isinstance(most, torch.nn.ModuleList) else _alike(most)
-    return {type(layer) for layer in layers}
+    least = _WORTH_BLOCKS * _elements(model)
+    for elements, one in sorted(lists, key=lambda pair: -pair[0]):
+        if elements >= least:
+            yield from one if isinstance(one, torch.nn.ModuleList) else _alike(one)
 
 
 def _alike(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
     """Those of a class that occurs more than once."""
     kinds = Counter(map(type, modules))
     return [module for module in modules if kinds[type(module)] > 1]
+
+
+def _add(found: list, name: str, module: torch.nn.Module) -> None:
+    """Unless it has no parameters, is in a block, or has one in it."""
+    related = any(name == block or name.startswith(block + ".") or block.startswith(name + ".")
+                  for block, _ in found)
+    if name and not related and _elements(module) > 0:
+        found.append((name, module))
 
 
 def _elements(module: torch.nn.Module) -> int:

@@ -199,8 +199,9 @@ class Intake:
 
     def _came(self, parameter: torch.Tensor) -> None:
         one = self.of[parameter]
-        if type(parameter.grad) is not TakenGrad:  # the first; later ones came through add_()
-            one.take(parameter.grad)
+        gradient = parameter.grad  # None: a hook of the program has taken it
+        if gradient is not None and type(gradient) is not TakenGrad:  # later ones come by add_()
+            one.take(gradient)
             parameter.grad = one.stand_in()
         self._passes.arrived(one.slot.group, one.slot.index)
 

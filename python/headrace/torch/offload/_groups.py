@@ -49,30 +49,38 @@ class Slot:
 
     def parked(self) -> torch.Tensor:
         if self._parked is None:
-            self._parked = self._without_memory()
+            self._parked = self._without_memory(
+                "is parked: its values are in headrace's engine, so nothing was read or written. "
+                "Use it in the forward pass of its block, or within headrace.gathered(module), "
+                "with modify=True to write.")
         return self._parked
 
     def park(self) -> None:
         self.parameter.data = self.parked()
 
-    def has_memory(self, storage: torch.UntypedStorage) -> bool:
-        return _private.identity(self.parameter.untyped_storage()) == _private.identity(storage)
+    def lose_values(self) -> None:
+        self._parked = self._without_memory(
+            "has no values: close() of headrace's optimizer has dropped them. Use restore() to "
+            "keep them, or state_dict() before.")
+        self.park()
 
-    def refuse_other_memory(self, of: torch.Tensor) -> None:
+    def memory(self) -> int:
+        """The identity of its present storage."""
+        return _private.identity(self.parameter.untyped_storage())
+
+    def refuse_other_memory(self) -> None:
         """After p.data = x, x would be lost."""
-        if not self.has_memory(of.untyped_storage()):
+        if self.memory() != _private.identity(self.parked().untyped_storage()):
             raise WrongState(
                 f"'{self.full_name}' was given other memory (p.data = ...) while headrace's engine "
                 "had its values: the engine does not have those, and the block was not run. Write "
                 "within headrace.gathered(module, modify=True).")
 
-    def _without_memory(self) -> torch.Tensor:
-        storage = _private.storage_at(0, self.group.device, self.parameter.nbytes)
+    def _without_memory(self, text: str) -> torch.Tensor:
+        storage = _private.storage_at(0, self.group.device,
+                                      self.dtype.itemsize * self.shape.numel())
         view = _view(storage, self.dtype, 0, self.shape, self.stride)
-        _private.guard(storage, (
-            f"parameter '{self.full_name}' is parked: its values are in headrace's engine, so "
-            "nothing was read or written. Use it in the forward pass of its block, or within "
-            "headrace.gathered(module), with modify=True to write."))
+        _private.guard(storage, f"parameter '{self.full_name}' {text}")
         return view
 
     def __repr__(self) -> str:
@@ -117,6 +125,7 @@ class OffloadedGroup:
         self.hold: Any = None  # of a backward pass (_backward.py)
         self._dtypes = {slot.dtype for slot in self.slots}
         self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
+        self._sections: dict[int, torch.dtype] = {}  # by identity of those storages
         self._gathered: Optional[Gathered] = None
 
     def attach(self, engine: Engine, group: Group) -> None:
@@ -152,7 +161,7 @@ class OffloadedGroup:
 
     def _bind(self) -> None:
         for slot in self.slots:
-            slot.refuse_other_memory(slot.parked())
+            slot.refuse_other_memory()
         gathered = self.group.gather(stream_of(self.device))
         with _outside_inference_mode():
             wholes = {dtype: self._whole(gathered, dtype) for dtype in self._dtypes}
@@ -168,6 +177,7 @@ class OffloadedGroup:
     def _whole(self, gathered: Gathered, dtype: torch.dtype) -> torch.Tensor:
         address, size_bytes = gathered.section(NAMES[dtype])
         self._storages[dtype] = _private.storage_at(address, self.device, size_bytes)
+        self._sections[_private.identity(self._storages[dtype])] = dtype
         return _view(self._storages[dtype], dtype, 0, (size_bytes // dtype.itemsize,), (1,))
 
     def release(self) -> None:
@@ -189,7 +199,7 @@ class OffloadedGroup:
         self.guard(f"this tensor is a view of a parameter of {quoted(self.name)}, from a binding "
                    "that has ended; its memory may hold other values. Copy what you keep with "
                    "clone() while the block runs.")
-        self._storages = {}
+        self._storages, self._sections = {}, {}
         self._gathered.release()
         self._gathered = None
         _bound.discard(self)
@@ -223,7 +233,7 @@ class OffloadedGroup:
         """A parameter that an operator of torch has written while it was bound, or that has other
         memory than the binding's."""
         return next((slot for slot in self.slots if slot.parameter._version != slot.version
-                     or not slot.has_memory(self._storages[slot.dtype])), None)
+                     or slot.memory() not in self._sections), None)
 
     def spoil(self, slot: Slot) -> None:
         text = (f"parameter '{slot.full_name}' was written while it was bound for reading: the "
@@ -244,11 +254,9 @@ class OffloadedGroup:
     # ---- what a backward pass needs ----
     def section_of(self, tensor: torch.Tensor) -> Optional[torch.dtype]:
         """The section in whose present storage the tensor lies."""
-        if not self._storages or tensor.layout != torch.strided:
+        if tensor.layout != torch.strided:
             return None
-        identity = _private.identity(tensor.untyped_storage())
-        return next((dtype for dtype, storage in self._storages.items()
-                     if _private.identity(storage) == identity), None)
+        return self._sections.get(_private.identity(tensor.untyped_storage()))
 
     def view(self, section: torch.dtype, dtype: torch.dtype, offset: int, shape: Any,
              stride: Any) -> torch.Tensor:

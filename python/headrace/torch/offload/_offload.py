@@ -241,6 +241,8 @@ class Offload:
     def close(self) -> None:
         self.require_none_in_use("close()")
         self._end()
+        for slot in self.slots:
+            slot.lose_values()
 
     def _end(self) -> None:
         _live.discard(self)
