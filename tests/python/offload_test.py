@@ -20,6 +20,9 @@ import warnings
 import weakref
 
 sys.dont_write_bytecode = True
+# Not torch.set_num_threads(1): it makes a pool of threads, which a forked child cannot use, and
+# torch.compile aborts there.
+os.environ["OMP_NUM_THREADS"] = "1"
 try:
     import torch
 except ImportError as missing:
@@ -45,7 +48,6 @@ except ImportError:
     peft = None
 NEEDS_TRANSFORMERS = unittest.skipIf(transformers is None, "transformers is not installed")
 
-torch.set_num_threads(1)
 WIDTH, LAYERS = 32, 4
 
 
