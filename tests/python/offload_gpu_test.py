@@ -190,12 +190,21 @@ class Values(Case):
         model, optimizer = self.offload(net_of(), nvme=self.folder)
         parameter = model.layers[0].up.weight
         x = torch.ones(1, parameter.shape[1], device=GPU)
-        for use in (torch.sum, torch.clone, torch.Tensor.cpu, str, torch.Tensor.tolist,
-                    lambda p: x @ p.t(), lambda p: p + p, lambda p: p.to("cpu"),
-                    lambda p: p.copy_(torch.zeros_like(p)), lambda p: torch.equal(p, p),
-                    lambda p: torch.nn.functional.linear(x, p), lambda p: p.data_ptr()):
-            with torch.no_grad(), self.assertRaisesRegex(RuntimeError, "is parked"):
-                use(parameter)
+        zeros = torch.zeros(parameter.shape, device=GPU)
+        for name, use in {
+                "sum": torch.sum, "clone": torch.clone, "cpu": torch.Tensor.cpu, "str": str,
+                "tolist": torch.Tensor.tolist, "@": lambda p: x @ p.t(), "+": lambda p: p + p,
+                "to": lambda p: p.to("cpu"), "copy into": lambda p: p.copy_(zeros),
+                "copy from": lambda p: zeros.clone().copy_(p), "fill": lambda p: p.fill_(1.0),
+                "equal": lambda p: torch.equal(p, zeros), "addmm": lambda p: torch.addmm(x[:, :1], x, p.t()),
+                "linear": lambda p: torch.nn.functional.linear(x, p),
+                "index": lambda p: p[0, 0].item(), "norm": torch.linalg.vector_norm,
+                "foreach": lambda p: torch._foreach_add([p], [zeros]),
+                "data_ptr": lambda p: p.data_ptr()}.items():
+            with self.subTest(name), torch.no_grad():
+                with self.assertRaisesRegex(RuntimeError, "is parked"):
+                    use(parameter)
+        torch.cuda.synchronize()
         self.assertIs(parameter.to(GPU), parameter)
         loss_of(model).backward()
 

@@ -14,14 +14,16 @@ Needs torch, transformers, and `headrace` (./dev makes an environment with all o
 """
 import argparse
 import gc
+import os
 import statistics
 import time
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+import torch  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-import headrace
-import headrace.torch
+import headrace  # noqa: E402
+import headrace.torch  # noqa: E402
 
 WARM_UP = 2  # rounds: the first allocates, and from the second on groups are prefetched
 
@@ -103,6 +105,7 @@ def of_torch_there(options, made):
 
 def main():
     options = parse()
+    torch.use_deterministic_algorithms(True)  # torch's attention for long texts is not, without it
     made = {name: Trained(options, place) for name, place in rows_of(options).items()}
     for number in range(WARM_UP + options.rounds):
         for one in made.values():
