@@ -203,7 +203,7 @@ class Engine {
   // group that lends them: before the group's load(), and again whenever they have moved. The
   // trainer owns the memory. The engine reads and writes it in load(), store(), step(), the hashes
   // and checkpoints, and at no other time. load() passes this memory to `fill`, which may leave the
-  // values as they are.
+  // values as they are. The memory of two parameters must not overlap.
   // Throws   kWrongState for a group without expect_lent_weights(). kInvalidArgument for an address
   //          that is null or not aligned.
   void lend_weights(ParameterId id, void* values);

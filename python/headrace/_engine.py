@@ -460,6 +460,8 @@ class Engine:
                                 f"writable row-major float32 of shape {known.shape} are needed. "
                                 "Nothing was lent.")
         kept = (ctypes.c_char * view.nbytes).from_buffer(values)
+        # Both are kept until the call has returned: Ctrl-C may come behind the loan.
+        self._lent[name] = (kept, self._lent.get(name))
         self.lend_weights_at(name, ctypes.addressof(kept))
         self._lent[name] = kept
 
@@ -588,8 +590,8 @@ class Engine:
         elements = known.size_bytes // _SIZES[known.dtype]
         view = _bytes_of(gradient, name, kind, elements * _SIZES[kind], known.shape)
         kept = view if not view.readonly else bytearray(view)
+        self._lent_gradients.append(kept)  # before the call: Ctrl-C may come behind the loan
         self.lend_gradient_at(name, ctypes.addressof(ctypes.c_char.from_buffer(kept)), kind)
-        self._lent_gradients.append(kept)
 
     def lend_gradient_at(self, name: str, address: int, kind: int) -> None:
         """The same with an address, whose memory the caller keeps."""

@@ -56,6 +56,7 @@ void AllValues::store_pinned(const Epochs& epochs, std::span<std::byte> memory,
 void AllValues::load(const char* call, const RangeSource& source,
                      std::span<const std::uint64_t> steps) {
   p_.leases.refuse_any_in_slot(call);
+  for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g) values_.require_lent({g}, call);
   values_.finish_step(call);
   p_.calls.run([&] { return p_.gather_slots.invalidate(); });
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g) {

@@ -45,11 +45,12 @@ void Values::finish_step(const char* call) {
   if (p_.epochs != nullptr) p_.epochs->settle_for_load();
 }
 
-void Values::require_lent(GroupId group) const {
+void Values::require_lent(GroupId group, const char* call) const {
+  if (!p_.registry.group(group).lends_weights) return;
   for (const ParameterId id : p_.registry.group(group).parameters) {
     if (p_.lent.weights[id.index] != nullptr) continue;
     throw Error(Code::kWrongState,
-                "load: the weights of '" + p_.registry.parameter(id).full_name +
+                std::string(call) + ": the weights of '" + p_.registry.parameter(id).full_name +
                     "' were not lent, and nothing was loaded. Call lend_weights() for each "
                     "parameter of group '" +
                     p_.registry.group(group).name + "' first.");
@@ -60,7 +61,7 @@ void Values::require_lent(GroupId group) const {
 // in their resident places, in an empty gather slot, or in host memory where slots are a device's.
 // Those that are lent are written where they are.
 void Values::load_with(GroupId group, const WriteParameter& write) {
-  if (p_.registry.group(group).lends_weights) require_lent(group);
+  require_lent(group, "load");
   p_.leases.refuse_any_in_slot("load");
   finish_step("load");
   const bool in_place = p_.plan.group_in_place[group.index];

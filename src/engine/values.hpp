@@ -47,6 +47,8 @@ class Values {
   void load(GroupId group, const FillShard& fill);
   void load(ParameterId id, Content content, const Source& source);
   void lend_weights(ParameterId id, void* values);
+  // Throws kWrongState if the group lends its weights, and has not said where all of them are.
+  void require_lent(GroupId group, const char* call) const;
   void store(ParameterId id, Content content, const Sink& sink, const char* call = "store");
   std::string hash_parameters();
   std::string hash_optimizer_state();
@@ -67,7 +69,6 @@ class Values {
   // Called for each parameter of a group, with the place of its first value in memory.
   using WriteParameter = std::function<void(ParameterId, std::byte*)>;
   void load_with(GroupId group, const WriteParameter& write);
-  void require_lent(GroupId group) const;
   void fill_sections(GroupId group, const WriteParameter& write, std::byte* joined);
   async::Task<> write_group(GroupId group, const std::byte* values);
   async::Task<> write_tile(std::uint32_t tile, const std::byte* weight);

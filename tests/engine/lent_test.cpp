@@ -279,6 +279,7 @@ TEST(LendingEngine, IsAskedForTheAddressesBeforeALoad) {
   EXPECT_CODE(Code::kWrongState, engine.load(group, [](ParameterId, std::span<std::byte>) {}),
               "'g.w' were not lent");
   EXPECT_CODE(Code::kWrongState, engine.hash_parameters(), "'g'");
+  EXPECT_CODE(Code::kWrongState, engine.step({}), "'g'");
 }
 
 // Freezes an engine with a group that lends.

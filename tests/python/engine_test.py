@@ -90,6 +90,26 @@ class Training(unittest.TestCase):
         self.assertEqual(*hashes)
         self.assertNotEqual(weights[0], START[0])
 
+    def test_a_checkpoint_is_not_loaded_to_where_nothing_was_lent(self):
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            for number in range(2):
+                with headrace.Engine() as engine:
+                    group = engine.add_group("g", {"w": ((4,), "f32")})
+                    engine.expect_lent_weights(group)
+                    engine.freeze()
+                    if number == 0:
+                        engine.lend_weights("g.w", floats(*START))
+                        group.load({"w": floats(*START)})
+                        engine.save_checkpoint(folder + "/c")
+                        continue
+                    for load in (engine.load_checkpoint, engine.load_weights):
+                        with self.assertRaisesRegex(headrace.WrongState, "'g.w' were not lent"):
+                            load(folder + "/c")
+                    weights = floats(0, 0, 0, 0)
+                    engine.lend_weights("g.w", weights)
+                    engine.load_checkpoint(folder + "/c")
+                    self.assertEqual(list(weights), list(START))
+
     def test_refuses_arrays_that_cannot_be_lent(self):
         with headrace.Engine() as engine:
             group = engine.add_group("g", {"w": ((4,), "f32")})

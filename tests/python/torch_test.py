@@ -669,6 +669,97 @@ class Lent(Case):
         optimizer.step()
         self.assertFalse(torch.equal(parameter.detach(), before))
 
+    def test_weights_and_others_load_each_others_snapshots(self):
+        results = []
+        for saved_by in (torch.contiguous_format, torch.channels_last):
+            for loaded_by in (torch.contiguous_format, torch.channels_last):
+                made = []
+                for form in (saved_by, loaded_by):
+                    torch.manual_seed(0)
+                    parameters = [torch.nn.Parameter(torch.randn(4, 3, 2, 2).to(
+                        memory_format=form)), torch.nn.Parameter(torch.randn(5).bfloat16()),
+                        torch.nn.Parameter(torch.randn(6))]
+                    options = {"nvme": self.folder.name,
+                               "snapshots": self.folder.name + "/snapshots"}
+                    made.append((parameters, self.adamw(parameters, lr=1e-2, **options)))
+
+                def step(parameters, optimizer):
+                    for parameter in parameters:
+                        parameter.grad = torch.full_like(parameter, 0.5)
+                    optimizer.step()
+
+                step(*made[0])
+                with torch.no_grad():
+                    for to, values in zip(made[1][0], made[0][0]):
+                        to.copy_(values)
+                made[1][1].load_state_dict(made[0][1].state_dict())
+                step(*made[1])
+                results.append([*(one.detach() for one in made[1][0]), *moments_of(made[1][1])])
+        for other in results[1:]:
+            self.assert_same(results[0], other)
+
+    def test_weights_that_an_old_graph_reads_are_refused_by_autograd(self):
+        for nvme in (None, self.folder.name):
+            model = model_of()
+            optimizer = self.adamw(model.parameters(), nvme=nvme)
+            generator = torch.Generator().manual_seed(1)
+            loss_of(model, generator).backward()
+            stale = loss_of(model, generator)
+            optimizer.step()
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                stale.backward()
+
+    def test_weights_with_the_negative_bit_have_the_bits_of_those_in_memory(self):
+        results = []
+        for nvme in (None, self.folder.name):
+            torch.manual_seed(0)
+            parameter = torch.nn.Parameter(torch._neg_view(torch.randn(6)))
+            optimizer = self.adamw([parameter], lr=1e-2, nvme=nvme)
+            for _ in range(3):
+                parameter.grad = torch.ones(6)
+                optimizer.step()
+            results.append([parameter.detach().resolve_neg(), *moments_of(optimizer)])
+        self.assert_same(*results)
+        parameter = torch.nn.Parameter(torch.randn(6))
+        optimizer = self.adamw([parameter], nvme=self.folder.name)
+        parameter.grad = torch.ones(6)
+        optimizer.step()
+        parameter.data = torch._neg_view(torch.randn(6))
+        with self.assertRaisesRegex(headrace.WrongState, "negative bit"):
+            optimizer.step()
+
+    def test_memory_that_is_shared_later_is_refused(self):
+        first, second = (torch.nn.Parameter(torch.randn(8)) for _ in range(2))
+        optimizer = self.adamw([first, second], nvme=self.folder.name)
+        for parameter in (first, second):
+            parameter.grad = torch.ones(8)
+        optimizer.step()
+        own, before = second.data, first.detach().clone()
+        second.data = first.data
+        with self.assertRaisesRegex(headrace.ArgumentError, "share memory"):
+            optimizer.step()
+        with self.assertRaisesRegex(headrace.ArgumentError, "share memory"):
+            optimizer.step()
+        second.data = own
+        first.grad = second.data
+        with self.assertRaisesRegex(headrace.ArgumentError, "shares memory with the weights"):
+            optimizer.step()
+        self.assert_same([first.detach()], [before])
+        first.grad = torch.ones(8)
+        optimizer.step()
+        self.assertFalse(torch.equal(first.detach(), before))
+
+    def test_weights_without_a_gradient_may_have_no_memory(self):
+        first, second = (torch.nn.Parameter(torch.randn(8)) for _ in range(2))
+        optimizer = self.adamw([first, second], nvme=self.folder.name)
+        for parameter in (first, second):
+            parameter.grad = torch.ones(8)
+        optimizer.step()
+        second.grad = None
+        second.data.untyped_storage().resize_(0)
+        optimizer.step()
+        self.assertEqual(optimizer.state[first]["step"], 2)
+
     def test_weights_keep_the_programs_values_when_a_snapshot_is_loaded(self):
         model = model_of()
         options = {"nvme": self.folder.name, "snapshots": self.folder.name + "/snapshots"}

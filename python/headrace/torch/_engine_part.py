@@ -9,6 +9,8 @@ gathered there, to be compared and copied.
 """
 from __future__ import annotations
 
+import bisect
+import contextlib
 from typing import Any, Iterable, Iterator, Mapping
 
 import torch
@@ -16,7 +18,8 @@ import torch
 from .._engine import DTYPES, Engine, Gathered, Group, Parameter
 from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
 from .._library import unbroken
-from ._part import NAMES, Entry, Part, bits_of, gradient_of, memory_of, row_major
+from ._part import (NAMES, Entry, Part, bits_of, check_apart, gradient_of, memory_of,
+                    row_major)
 
 # Elements per group of the engine: its gathers and updates take a group at a time.
 _GROUP_ELEMENTS = 1 << 25
@@ -25,17 +28,22 @@ _GROUP_ELEMENTS = 1 << 25
 def _may_lend(entry: Entry) -> bool:
     """Whether an engine can update its weights where they are. 16-bit weights have masters, which
     writes of the program would not reach."""
-    values = entry.values
-    return (values.device.type == "cpu" and values.dtype == torch.float32
-            and values.is_contiguous())
+    return (entry.values.device.type == "cpu" and entry.values.dtype == torch.float32
+            and _is_plain(entry.values))
+
+
+def _is_plain(values: torch.Tensor) -> bool:
+    """Its memory holds its elements, in order. With torch's negative bit, it holds others."""
+    return values.is_contiguous() and not values.is_neg()
 
 
 def _bundles(entries: Iterable[Entry]) -> Iterator[list]:
-    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more, first
-    those that lend their weights."""
+    """The entries in their order, with at most _GROUP_ELEMENTS together unless one has more: f32
+    first, which may be lent. On every device the same, so that a snapshot loads on another."""
     entries = list(entries)
-    for lends in (True, False):
-        yield from _cut([entry for entry in entries if _may_lend(entry) == lends])
+    for is_f32 in (True, False):
+        yield from _cut([entry for entry in entries
+                         if (entry.values.dtype == torch.float32) == is_f32])
 
 
 def _cut(entries: list) -> Iterator[list]:
@@ -82,7 +90,8 @@ class EnginePart(Part):
         self._sets = {index: self.engine.add_hyperparameters(**values)
                       for index, values in self._constants.items()}
         self._lends_gradients = self._device.type == "cpu"
-        self._addresses: dict = {}  # of the weights that are lent, by entry
+        self._addresses: dict = {}  # of the weights that are lent, by parameter; None: not yet
+        self._ranges: list = []  # of their memory, in rising order
         self._wide: set = set()  # parameters whose gradients the engine keeps in f32
         self._groups: list[tuple[Group, list]] = []
         self._behind: list[tuple[Group, list]] = []  # updated, and not yet copied to torch
@@ -106,7 +115,7 @@ class EnginePart(Part):
         group = self.engine.add_group(name, {
             entry.name: Parameter(tuple(entry.values.shape), NAMES[entry.parameter.dtype],
                                   self._sets[entry.set_index]) for entry in bundle})
-        if _may_lend(bundle[0]):
+        if all(map(_may_lend, bundle)):
             self.engine.expect_lent_weights(group)
             self._addresses.update((entry.parameter, None) for entry in bundle)
         if self._lends_gradients:
@@ -123,16 +132,40 @@ class EnginePart(Part):
 
     def _lend(self, bundle: list) -> None:
         """Says where the weights are, if they moved: `parameter.data` may be another tensor."""
+        moved = False
         for entry in bundle:
             values = entry.values
-            if not values.is_contiguous():
+            if not _is_plain(values):
                 raise WrongState(
-                    f"parameter '{entry.name}' has the strides {values.stride()} now, and was "
-                    "row-major when its state was made; nothing was done. Make it contiguous, or "
-                    "make a new optimizer after such a change.")
+                    f"parameter '{entry.name}' has the strides {values.stride()} now"
+                    f"{', and the negative bit' if values.is_neg() else ''}, and was row-major "
+                    "when its state was made; nothing was done. Give it memory of its own: "
+                    "p.data = p.data.clone(memory_format=torch.contiguous_format).")
             if self._addresses[entry.parameter] != values.data_ptr():
                 self.engine.lend_weights_at(self._names[entry.parameter], values.data_ptr())
                 self._addresses[entry.parameter] = values.data_ptr()
+                moved = True
+        if moved:
+            self._note_ranges(bundle)
+
+    def _note_ranges(self, moved: list) -> None:
+        lent = [entry for entry in self.entries if self._addresses.get(entry.parameter)]
+        self._ranges = sorted((self._addresses[entry.parameter], entry.values.nbytes, entry.name)
+                              for entry in lent)
+        try:
+            check_apart(lent)
+        except ArgumentError:
+            self._addresses.update((entry.parameter, None) for entry in moved)  # look again
+            raise
+
+    def _refuse_in_weights(self, gradient: torch.Tensor, name: str) -> None:
+        """The update would write over what it still reads."""
+        first, end = gradient.data_ptr(), gradient.data_ptr() + gradient.nbytes
+        at = bisect.bisect_left(self._ranges, (end,)) - 1
+        if at >= 0 and first < self._ranges[at][0] + self._ranges[at][1]:
+            raise ArgumentError(f"the gradient of '{name}' shares memory with the weights of "
+                                f"'{self._ranges[at][2]}'; nothing was updated. Give it memory of "
+                                "its own, such as with clone().")
 
     def _lend_all(self) -> None:
         for _, bundle in self._groups:
@@ -176,15 +209,26 @@ class EnginePart(Part):
         own = [(group, bundle) for group, bundle in due if not self._is_lent(bundle)]
         for group, bundle in own:
             self._take_writes(group, bundle)
-        self._lend_all()
+        for _, bundle in due:
+            if self._is_lent(bundle):
+                self._lend(bundle)
+        before = self.steps(due[0][1][0].parameter)
         try:
             given = [self._give_gradient(entry) for _, bundle in due for entry in bundle]
-            skipped = unbroken(lambda: self._step_and_copy(own))
+            skipped = unbroken(lambda: self._step_and_copy(due, own))
             del given  # lent until here
         except BaseException as error:
+            self._note_if_made(due, own, before)
             self._take_gradients_back(error)
             raise
         return not skipped
+
+    def _note_if_made(self, due: list, own: list, before: int) -> None:
+        """An exception of another signal's handler may come between the engine's step and what
+        follows it."""
+        with contextlib.suppress(Error):  # an engine that has failed
+            if self.steps(due[0][1][0].parameter) != before and not self._behind:
+                self._behind = list(own)
 
     def _take_gradients_back(self, error: BaseException) -> None:
         """torch has them, and gives them again."""
@@ -195,10 +239,14 @@ class EnginePart(Part):
                 error.add_note("Some of the model's weights may be updated and some not, as with "
                                "the state: go on from the last checkpoint.")
 
-    def _step_and_copy(self, own: list) -> bool:
+    def _step_and_copy(self, due: list, own: list) -> bool:
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
         skipped = self.engine.step(1.0).skipped
         self._behind = [] if skipped else list(own)
+        if not skipped:  # autograd refuses graphs over the old values
+            torch.autograd.graph.increment_version(
+                [entry.parameter for _, bundle in due if self._is_lent(bundle)
+                 for entry in bundle])
         self._catch_up()
         return skipped
 
@@ -251,6 +299,7 @@ class EnginePart(Part):
         given = gradient_of(entry, name)
         dtype = DTYPES[NAMES[given.dtype]]
         if self._lends_gradients:
+            self._refuse_in_weights(given, name)
             self.engine.lend_gradient_at(name, given.data_ptr(), dtype)
             return given
         if _is_wider(entry) and entry.parameter not in self._wide:
