@@ -266,6 +266,25 @@ class Training(Case):
         self.assertTrue(all(map(torch.equal, gradients(model), gradients(net_of()))))
         self.assertEqual(model.layers[1].up.weight.grad.norm(), norm)
 
+    def test_refuses_transforms_of_torch_func_and_goes_on(self):
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+        model, optimizer = self.offload(model, nvme=self.folder)
+        x, y = torch.randn(4, 8), torch.randn(4, 8)
+        wanted = model(x).detach()
+        for use in (lambda: torch.func.grad(lambda z: model(z).sum())(x),
+                    lambda: torch.func.vjp(model, x), lambda: torch.func.jacrev(model)(x),
+                    lambda: torch.func.jvp(model, (x,), (y,)),
+                    lambda: torch.func.jacfwd(model)(x),
+                    lambda: torch.func.vmap(torch.func.grad(lambda z: model(z).sum()))(x)):
+            for context in (torch.enable_grad, torch.no_grad):
+                with context(), self.assertRaisesRegex(headrace.Unsupported, "torch.func"):
+                    use()
+        self.assertTrue(torch.equal(model(x), wanted))
+        self.assertTrue(torch.equal(torch.func.vmap(model)(x).detach(), wanted))
+        model(x).sum().backward()
+        optimizer.step()
+        self.assertFalse(torch.equal(model(x), wanted))
+
     def test_counts_no_parameter_without_elements(self):
         model = net_of()
         model.layers[0].empty = torch.nn.Parameter(torch.empty(0))

@@ -17,7 +17,7 @@ from typing import Any, ContextManager, Optional
 import torch
 
 from ..._engine import Engine, Gathered, Group
-from ..._errors import WrongState
+from ..._errors import Unsupported, WrongState
 from ..._library import unbroken
 from .._part import NAMES
 from . import _private
@@ -144,6 +144,11 @@ class OffloadedGroup:
                 "values are not the engine's yet. End the scope of headrace.gathered() first; if "
                 "a load_state_dict() ended in the middle, repeat it.")
         if self.bindings == 0:
+            if _private.is_in_func_transform():
+                raise Unsupported(
+                    f"{quoted(self.name)} was used within torch.func.grad(), jvp() or a function "
+                    "made of them, which would keep its memory; nothing was read. Use "
+                    "torch.autograd.grad(), or a model that optimizer.restore() has given back.")
             unbroken(self._bind)
         else:
             self.bindings += 1
