@@ -140,8 +140,9 @@ class MemoryPart(Part):
 
     @staticmethod
     def _finish(due: list, values: list, states: list, weights: list) -> None:
-        for entry, own, state, weight in zip(due, values, states, weights):
+        for state in states:
             state.steps += 1
+        for entry, own, state, weight in zip(due, values, states, weights):
             if state.masters is not None:
                 state.masters.weights.copy_(weight)
             if weight.data_ptr() != own.data_ptr():
