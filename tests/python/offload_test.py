@@ -275,6 +275,7 @@ class Training(Case):
                     lambda: torch.func.vjp(model, x), lambda: torch.func.jacrev(model)(x),
                     lambda: torch.func.jvp(model, (x,), (y,)),
                     lambda: torch.func.jacfwd(model)(x),
+                    lambda: torch.func.functionalize(model)(x),
                     lambda: torch.func.vmap(torch.func.grad(lambda z: model(z).sum()))(x)):
             for context in (torch.enable_grad, torch.no_grad):
                 with context(), self.assertRaisesRegex(headrace.Unsupported, "torch.func"):
@@ -284,6 +285,27 @@ class Training(Case):
         model(x).sum().backward()
         optimizer.step()
         self.assertFalse(torch.equal(model(x), wanted))
+
+    def test_serves_forward_passes_of_several_threads(self):
+        model, optimizer = self.offload(net_of(), {"headrace": {"prefetch_groups": 8}},
+                                        nvme=self.folder)
+        wanted, wrong = model(tokens_of()).detach(), []
+
+        def run():
+            with torch.no_grad():
+                for _ in range(40):
+                    try:
+                        if not torch.equal(model(tokens_of()), wanted):
+                            wrong.append("other values")
+                    except Exception as error:
+                        wrong.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
 
     def test_counts_no_parameter_without_elements(self):
         model = net_of()

@@ -74,15 +74,20 @@ class Forward:
 
     def _before(self, group: OffloadedGroup, arguments: tuple, named: dict) -> None:
         group.refuse_replaced()
-        self._passes.bind(group)
         frame = _Frame(group)
+        with self._lock:  # another thread must see the binding with its frame
+            self._passes.bind(group)
+            self._mine().append(frame)
         try:
             if torch.is_grad_enabled():
                 self._begin(frame, [*tensors_in(arguments), *tensors_in(named)])
         except BaseException:
-            self._passes.release(group)
+            self._leave()
             raise
-        self._mine().append(frame)
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._passes.release(self._mine().pop().group)
 
     def _begin(self, frame: _Frame, inputs: list) -> None:
         frame.call = Call(self._passes, frame.group)
@@ -101,13 +106,13 @@ class Forward:
         frames = self._mine()
         if not frames or frames[-1].group is not group:
             return  # the pass did not begin
-        frame = frames.pop()
+        frame = frames[-1]
         frame.end()
         try:
             if frame.call is not None and torch.is_grad_enabled():
                 frame.call.watch_outputs(frame.outputs_in(result))
         finally:
-            self._passes.release(group)
+            self._leave()
 
     def end_broken(self) -> None:
         """Outside of all passes: ends what an exception has left open. torch calls no hook of a
@@ -115,16 +120,16 @@ class Forward:
         if _private.backward_pass() != -1:
             return
         while self._mine():
-            self._passes.release(self._mine().pop().group)
+            self._leave()
         del self._frames[threading.get_ident()]
         while _are_ours(_private.saved_tensor_hooks()):
             _private.pop_saved_tensor_hooks()
-        if self._passes.end_broken() and not any(self._frames.values()):
-            self._end_lost_bindings()
+        with self._lock:
+            if self._passes.end_broken() and not any(list(self._frames.values())):
+                self._end_lost_bindings()
 
     def _end_lost_bindings(self) -> None:
         """Of passes that Ctrl-C ended between two lines of this package."""
-        with self._lock:
-            for group in self._groups:
-                while group.bindings > group.scopes + int(group.kept):
-                    group.release()
+        for group in self._groups:
+            while group.bindings > group.scopes + int(group.kept):
+                group.release()

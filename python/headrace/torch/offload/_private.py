@@ -57,11 +57,11 @@ def pop_saved_tensor_hooks() -> None:
 
 
 def is_in_func_transform() -> bool:
-    """Whether torch.func.grad(), jvp() or one made of them runs. Tensors that are made within
-    it belong to it."""
+    """Whether one of torch.func's transforms runs, such as grad(), jvp() or functionalize(), but
+    for vmap(). Tensors that are made within it belong to it."""
     functorch = torch._C._functorch
-    kinds = (functorch.TransformType.Grad, functorch.TransformType.Jvp)
-    return any(one.key() in kinds for one in functorch.get_interpreter_stack() or ())
+    return any(one.key() != functorch.TransformType.Vmap
+               for one in functorch.get_interpreter_stack() or ())
 
 
 def without_memory(kind: Any, like: torch.Tensor) -> Any:
