@@ -18,6 +18,7 @@ import torch
 from .._engine import DTYPES, Engine, Gathered, Group, Parameter
 from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
 from .._library import unbroken
+from ._hyperparameter_sets import HyperparameterSets
 from ._part import (NAMES, Entry, Part, bits_of, check_apart, gradient_of, memory_of,
                     row_major)
 
@@ -86,9 +87,10 @@ class EnginePart(Part):
         self._device = entries[0].values.device
         self.engine = Engine(settings, gpu=self._device.index)  # a CPU has none
         # By the param_group in which a parameter was when it came.
-        self._constants = {entry.set_index: constants[entry.parameter] for entry in entries}
-        self._sets = {index: self.engine.add_hyperparameters(**values)
-                      for index, values in self._constants.items()}
+        first = {entry.set_index: constants[entry.parameter] for entry in entries}
+        self._set_numbers = {index: self.engine.add_hyperparameters(**values)
+                             for index, values in first.items()}
+        self._sets = HyperparameterSets(self.engine, self._set_numbers, first)
         self._lends_gradients = self._device.type == "cpu"
         self._addresses: dict = {}  # of the weights that are lent, by parameter; None: not yet
         self._ranges: list = []  # of their memory, in rising order
@@ -114,7 +116,7 @@ class EnginePart(Part):
                                 "made. Give each a name of its own.")
         group = self.engine.add_group(name, {
             entry.name: Parameter(tuple(entry.values.shape), NAMES[entry.parameter.dtype],
-                                  self._sets[entry.set_index]) for entry in bundle})
+                                  self._set_numbers[entry.set_index]) for entry in bundle})
         if all(map(_may_lend, bundle)):
             self.engine.expect_lent_weights(group)
             self._addresses.update((entry.parameter, None) for entry in bundle)
@@ -179,29 +181,14 @@ class EnginePart(Part):
         group.load({name: memory_of(tensor) for name, tensor in given.items()})
 
     def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
-        self._set_constants(due, constants)
+        self._sets.update(
+            [(entry.set_index, entry.name, entry.parameter) for entry in due], constants,
+            "Their state on a drive has one set of options: save the state, make a new optimizer "
+            "with the new groups, and load it there.")
         parameters = {entry.parameter for entry in due}
         bundles = [(group, [entry for entry in bundle if entry.parameter in parameters])
                    for group, bundle in self._groups]
         return self._update_bundles([(group, bundle) for group, bundle in bundles if bundle])
-
-    def _set_constants(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
-        """A set of the engine serves the parameters that came in one param_group. Those may have
-        another order or another group by now, but need equal values."""
-        wanted: dict = {}
-        for entry in due:
-            values = constants[entry.parameter]
-            first = wanted.setdefault(entry.set_index, (entry, values))
-            if values != first[1]:
-                raise WrongState(
-                    f"parameters '{first[0].name}' and '{entry.name}' came in one param_group and "
-                    "are in two now, with other options; nothing was updated. Their state on a "
-                    "drive has one set of options: save the state, make a new optimizer with the "
-                    "new groups, and load it there.")
-        for index, (_, values) in wanted.items():
-            if values != self._constants[index]:
-                self.engine.set_hyperparameters(self._sets[index], **values)
-                self._constants[index] = values
 
     def _update_bundles(self, due: list) -> bool:
         self._load_written()
@@ -209,13 +196,13 @@ class EnginePart(Part):
         own = [(group, bundle) for group, bundle in due if not self._is_lent(bundle)]
         for group, bundle in own:
             self._take_writes(group, bundle)
-        for _, bundle in due:
-            if self._is_lent(bundle):
-                self._lend(bundle)
+        lent = [bundle for _, bundle in due if self._is_lent(bundle)]
+        for bundle in lent:
+            self._lend(bundle)
         before = self.steps(due[0][1][0].parameter)
         try:
             given = [self._give_gradient(entry) for _, bundle in due for entry in bundle]
-            skipped = unbroken(lambda: self._step_and_copy(due, own))
+            skipped = unbroken(lambda: self._step_and_copy(lent, own))
             del given  # lent until here
         except BaseException as error:
             self._note_if_made(due, own, before)
@@ -239,14 +226,13 @@ class EnginePart(Part):
                 error.add_note("Some of the model's weights may be updated and some not, as with "
                                "the state: go on from the last checkpoint.")
 
-    def _step_and_copy(self, due: list, own: list) -> bool:
+    def _step_and_copy(self, lent: list, own: list) -> bool:
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
         skipped = self.engine.step(1.0).skipped
         self._behind = [] if skipped else list(own)
         if not skipped:  # autograd refuses graphs over the old values
             torch.autograd.graph.increment_version(
-                [entry.parameter for _, bundle in due if self._is_lent(bundle)
-                 for entry in bundle])
+                [entry.parameter for bundle in lent for entry in bundle])
         self._catch_up()
         return skipped
 

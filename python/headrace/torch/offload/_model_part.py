@@ -8,6 +8,7 @@ import torch
 
 from ..._errors import WrongState
 from ..._library import unbroken
+from .._hyperparameter_sets import HyperparameterSets
 from .._part import Part, memory_of
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ class ModelPart(Part):
                  constants: Mapping[int, dict], contents: Iterable[str]) -> None:
         super().__init__(entries)
         self.offload, self.engine = offload, offload.engine
-        self._sets = sets  # by param_group, the engine's set of hyperparameters
-        self._constants = dict(constants)  # by param_group, what the set has now
+        self._sets = HyperparameterSets(self.engine, sets, constants)
         self._contents = tuple(contents)  # the engine's names of the moments
         self.is_whole = True  # no load_state_dict() has ended in the middle
         self._index = {entry.parameter: entry.set_index for entry in entries}
@@ -38,7 +38,9 @@ class ModelPart(Part):
         if not due:
             return []
         self._refuse_left_out(due, constants)
-        self._set_constants(due, constants)
+        self._sets.update(
+            [(self._index[parameter], self._names[parameter], parameter) for parameter in due],
+            constants, "Give offload() the groups that you need: params=[...].")
         factor = gradients.factor()
         return [] if unbroken(lambda: self._update_all(due, gradients, factor)) else due
 
@@ -59,22 +61,6 @@ class ModelPart(Part):
                     f"'{self._names[parameter]}' {what} after its gradient had come: the engine "
                     "updates all that it has a gradient of, and updated nothing. Call "
                     "optimizer.zero_grad() after such a change.")
-
-    def _set_constants(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
-        """A set of the engine serves the parameters that came in one param_group."""
-        wanted: dict = {}
-        for parameter in due:
-            index = self._index[parameter]
-            first = wanted.setdefault(index, (parameter, constants[parameter]))
-            if constants[parameter] != first[1]:
-                raise WrongState(
-                    f"'{self._names[first[0]]}' and '{self._names[parameter]}' came in one "
-                    "param_group and are in two now, with other options; nothing was updated. "
-                    "Give offload() the groups that you need: params=[...].")
-        for index, (_, values) in wanted.items():
-            if values != self._constants[index]:
-                self.engine.set_hyperparameters(self._sets[index], **values)
-                self._constants[index] = values
 
     # ---- state ----
     def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
