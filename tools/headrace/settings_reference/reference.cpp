@@ -64,10 +64,10 @@ Headrace knows the keys of DeepSpeed 0.19.8 and of earlier versions.
   `settings.schema.json`, which editors use if a file names it: `"$schema": "FILE"`.
 - In paths, a leading `~/` is the home directory, `${NAME}` is an environment variable (an error if
   it is unset or empty), and `$$` is a dollar sign.
-- `--set a.b=value` overrides a value of the file. A name or a path stands as it is: `--set
+- `--set a.b=value` overrides a value of the file. A name or a path needs no quotes: `--set
   headrace.store=123` names a store 123. Any other value is read as JSON or, if it is not JSON, as
-  text. Its messages start with `--set a.b`. The last one wins, and an object replaces the whole
-  section.
+  text. Messages about it start with `--set a.b`. If a key is set twice, the last value counts, and
+  an object replaces the whole section.
 
 ## Invalid combinations
 
