@@ -63,7 +63,8 @@ def recorded(image, record, folder):
             time.sleep(.05)
         yield mount / "disk"
     finally:
-        run("umount", mount)
+        if server.poll() is None:
+            run("umount", mount)
         server.wait()
 
 
