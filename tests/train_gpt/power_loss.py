@@ -56,15 +56,14 @@ def recorded(image, record, folder):
     mount.mkdir()
     server = subprocess.Popen([sys.executable, pathlib.Path(__file__).with_name("recorded_disk.py"),
                                mount, image, record])
+    while not (mount / "disk").exists():
+        if server.poll() is not None:
+            sys.exit("recorded_disk.py ended: are /dev/fuse, fusepy and libfuse 2 there?")
+        time.sleep(.05)
     try:
-        while not (mount / "disk").exists():
-            if server.poll() is not None:
-                sys.exit("recorded_disk.py ended: are /dev/fuse, fusepy and libfuse 2 there?")
-            time.sleep(.05)
         yield mount / "disk"
     finally:
-        if server.poll() is None:
-            run("umount", mount)
+        run("umount", mount)
         server.wait()
 
 
