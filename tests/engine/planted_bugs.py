@@ -256,6 +256,14 @@ def command_of(part):
     return [f"build/release/tests/bin/{program}", *option]
 
 
+def how_found(lines):
+    """The first line that names a cause; GoogleTest knows no file for what a test throws."""
+    words = ("check failed", "deadlock", "generation", "Failure", "checksum", "C++ exception")
+    named = (line.strip() for line in lines
+             if any(word in line for word in words) and "unknown file" not in line)
+    return next(named, lines[-1].strip() if lines else "")
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--steps", default="10000")
@@ -309,9 +317,7 @@ def main():
                     found = True
                     done = None
                 lines = done.stdout.splitlines() if done else ["no end in 600 s"]
-                how = next((line.strip() for line in lines if any(
-                    word in line for word in ("check failed", "deadlock", "generation", "Failure",
-                                              "checksum"))), lines[-1].strip() if lines else "")
+                how = how_found(lines)
                 print(f"{'found' if found else 'MISSED':11}  {what}: {how[:150]}", flush=True)
                 missed += not found
             path.write_text(text)
