@@ -17,8 +17,8 @@
 //          hyperparameters, step() and close() one at a time. Several trainer threads (such as
 //          autograd's) may call gather(), release() and add_gradient() at the same time, but not
 //          during any of those calls.
-// Ranks:   with several, freeze(), gather(), step(), discard_gradients() and the hashes are
-//          collective: every rank makes the same calls in the same order. add_gradient() is not
+// Ranks:   with several, freeze(), gather(), step(), discard_gradients(), exchange() and the
+//          hashes are collective: every rank makes the same calls in the same order. add_gradient() is not
 //          collective: a rank without a gradient for a parameter adds nothing to that parameter's
 //          sum. But add_gradient() may wait for the other ranks' next collective call. During that
 //          time, no rank may wait for another by any other means. An engine takes collective calls
@@ -279,6 +279,12 @@ class Engine {
   // its values. Each gradient may have any dtype, and loses no bit.
   void lend_gradient(ParameterId id, const void* gradient, DType dtype);
   void discard_gradients();
+  // The trainer's own data, such as losses, between the ranks: all[r * mine.size() + i] becomes rank
+  // r's mine[i]. Collective; `mine` has the same size on every rank, and `all` that size times the
+  // number of ranks. Cost: two exchanges of the collective. Cheapest between step() and the next
+  // gather(): elsewhere the ranks leave the order in which they work ahead (docs/ranks.md).
+  // Throws kInvalidArgument if `all` has another size.
+  void exchange(std::span<const std::byte> mine, std::span<std::byte> all);
   // Of the gradients that one parameter has received since the last step, added up and not scaled;
   // zeros if it has none. For trainers that clip by a rule of their own before step(). Waits until
   // the device has read those gradients. Throws kUnsupported with several ranks, which add them up

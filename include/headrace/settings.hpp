@@ -43,6 +43,8 @@ enum class Checksums { kOn, kOff };
 //   kDefer    step() returns early, and each group is updated before its next use
 //   kAuto     deferred if that lets updates overlap with other work
 enum class UpdateMode { kAuto, kBarrier, kDefer };
+// When several ranks agree on what they join and reduce.
+enum class RankOrder { kTrace, kEach };
 // Where tiles are updated. All choices give the same results, bit for bit.
 //   kDevice  the tiles' state goes to the device and comes back; the CPU's cores stay free
 //   kAuto    the first steps try both places, and the faster one is kept
@@ -139,6 +141,10 @@ struct Settings {
   std::uint64_t tile_elements = 1 << 20;  // a multiple of 65,536
   std::uint32_t update_slots = 4;         // tiles in memory during the update; at least 1
   std::uint32_t prefetch_groups = 2;      // groups read ahead of the one in use
+  // With several ranks: whether they follow the order of the step before, and how many gathers
+  // ahead of the trainer they then join.
+  RankOrder rank_agreement = RankOrder::kTrace;
+  std::uint32_t ranks_ahead = 1;
   UpdateMode update_mode = UpdateMode::kAuto;
   UpdateOn update_on = UpdateOn::kCpu;
   std::uint32_t update_threads = 0;        // 0: as many as affinity, cgroup quota and Slurm allow

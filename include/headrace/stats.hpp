@@ -63,6 +63,14 @@ struct Stats {
   std::uint64_t collective_calls = 0;
   std::uint64_t collective_sent_bytes = 0;
   double collective_seconds = 0;
+  // With several ranks (docs/ranks.md, "What overlaps with computation"): how often a trainer's
+  // call met the other ranks; gathers that were joined before the trainer called them; steps whose
+  // gathers and reductions all followed the order of a step before; and steps and passes in which
+  // some rank left that order.
+  std::uint64_t rank_meetings = 0;
+  std::uint64_t gathers_joined_ahead = 0;
+  std::uint64_t steps_followed = 0;
+  std::uint64_t rank_departures = 0;
   std::vector<GroupWait> waits;  // longest first; omits groups that nobody waited for
   // The memory that the engine holds now. The arena, device memory and coroutine frames count as
   // allocated; tables on the heap count with their sizes in the plan. The sum is within 2 % of the

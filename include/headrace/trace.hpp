@@ -17,6 +17,7 @@ enum class TraceLane : std::uint8_t {
   kNvmeRead,   // from the request until the bytes arrive, including the wait for the drive
   kNvmeWrite,  // likewise, until the bytes are written
   kUpdate,     // one pass over a tile's bytes, on all update threads that take part
+  kRanks,      // a join or a reduction that the ranks make ahead of their trainers' calls
 };
 // "trainer", "NVMe read", ...
 const char* lane_name(TraceLane lane) noexcept;

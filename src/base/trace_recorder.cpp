@@ -14,6 +14,8 @@ const char* lane_name(TraceLane lane) noexcept {
       return "NVMe write";
     case TraceLane::kUpdate:
       return "update";
+    case TraceLane::kRanks:
+      return "ranks";
   }
   return "unknown";
 }

@@ -145,6 +145,9 @@ void Engine::lend_weights(ParameterId id, void* values) {
   core_->ready("lend_weights").values->lend_weights(id, values);
 }
 void Engine::discard_gradients() { core_->ready("discard_gradients").gradients->discard(); }
+void Engine::exchange(std::span<const std::byte> mine, std::span<std::byte> all) {
+  core_->exchange(mine, all);
+}
 GradientPiece Engine::gradient_statistics(ParameterId id) const {
   core_->registry().parameter(id);
   return core_->ready("gradient_statistics").gradients->statistics(id);

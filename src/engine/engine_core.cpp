@@ -149,6 +149,20 @@ engine::Running& EngineCore::running(const char* call) {
   return *running_;
 }
 
+void EngineCore::exchange(std::span<const std::byte> mine, std::span<std::byte> all) {
+  engine::Running& running = ready("exchange");
+  const std::size_t needed = mine.size() * inputs_.collective->world_size();
+  if (all.size() != needed) {
+    throw Error(Code::kInvalidArgument,
+                "exchange: room for " + std::to_string(all.size()) + " bytes was given, and " +
+                    std::to_string(inputs_.collective->world_size()) + " ranks with " +
+                    std::to_string(mine.size()) + " each need " + std::to_string(needed) +
+                    "; nothing was sent");
+  }
+  const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kExchange);
+  inputs_.collective->exchange(running.ranks.next("exchange"), mine, all);
+}
+
 void EngineCore::sleep(const std::string& directory) {
   engine::Running& running = ready("sleep");
   running.leases->refuse_any("sleep");

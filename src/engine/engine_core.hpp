@@ -5,7 +5,9 @@
 // leases.hpp gather; values.hpp load, store and hashes; stepper.hpp gradients and the step.
 // running.hpp lists all parts, and startup.hpp creates them.
 #pragma once
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/failure.hpp"
@@ -35,6 +37,7 @@ class EngineCore {
   // For calls that only read the plan, which work on a failed engine too.
   const engine::Running& frozen(const char* call) const;
   void interrupt() noexcept { failure_.interrupt(); }
+  void exchange(std::span<const std::byte> mine, std::span<std::byte> all);
   void sleep(const std::string& directory);
   void wake();
 

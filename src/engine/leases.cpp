@@ -8,10 +8,15 @@
 
 namespace headrace::engine {
 Leases::Leases(const Parts& parts)
-    : p_(parts), in_place_(p_.registry.groups().size()), waits_(p_.registry.groups().size()) {}
+    : p_(parts),
+      in_place_(p_.registry.groups().size()),
+      in_slots_(p_.registry.groups().size()),
+      waits_(p_.registry.groups().size()) {
+  if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->use_slots(*this);
+}
 
 std::uint64_t Leases::bookkeeping_bytes(std::uint64_t groups) noexcept {
-  return groups * (sizeof(std::atomic<std::uint32_t>) + sizeof(Wait));
+  return groups * (2 * sizeof(std::atomic<std::uint32_t>) + sizeof(Wait));
 }
 
 void Leases::Wait::add(Clock::time_point began, Clock::time_point updated,
@@ -51,48 +56,85 @@ Gathered Leases::lease_in_place(GroupId group, Stream stream) {
 
 Gathered Leases::lease_slot(GroupId group, Stream stream) {
   const auto began = Clock::now();
+  if (p_.partition.world_size > 1) {
+    if (auto lease = lease_joined(group, stream)) {
+      waits_[group.index].add(began, began, Clock::now());
+      return std::move(*lease);
+    }
+  }
   const auto [slot, updated] = p_.calls.run_patiently("gather", [&](const async::GiveUp* give_up) {
     return p_.gather_slots.acquire(group, give_up);
   });
   waits_[group.index].add(began, updated, Clock::now());
+  in_slots_[group.index].fetch_add(1);
   Gathered lease(this, group, slot, stream);  // from here it is given back whatever happens
   p_.failure.throw_if_ended("gather");
   if (p_.partition.world_size > 1) {
-    join(lease);
+    meet_and_join(lease);
   } else {
     p_.gather_slots[slot].wait_until_there(stream);
   }
   return lease;
 }
 
+std::optional<Gathered> Leases::lease_joined(GroupId group, Stream stream) {
+  const auto one_at_a_time = p_.ranks.lock();
+  const std::optional<std::uint32_t> slot = p_.gradients.begin_gather(group);
+  if (!slot) return std::nullopt;
+  in_slots_[group.index].fetch_add(1);
+  Gathered lease(this, group, *slot, stream);
+  p_.failure.throw_if_ended("gather");
+  p_.gather_slots[*slot].wait_until_there(stream);
+  return lease;
+}
+
 // The other ranks' shards. Every gather meets them, joined already or not: which slots still hold
 // a group depends on time and on leases, so it differs between ranks.
-void Leases::join(const Gathered& lease) {
+void Leases::meet_and_join(const Gathered& lease) {
   const auto one_at_a_time = p_.ranks.lock();
-  tiles::GatherSlot& slot = p_.gather_slots[lease.slot_];
-  const bool joined = slot.joined();
   const ranks::RankAgreement agreed =
-      p_.gradients.bucket()->meet({ranks::RankCall::Kind::kGather, lease.group_, !joined});
-  slot.wait_until_there(lease.stream_);
-  if (!agreed.join) return;
+      p_.gradients.meet_for_gather(lease.group_, !joined(lease.slot_));
+  join(lease.slot_, lease.group_, agreed.join, lease.stream_);
+}
+
+std::optional<std::uint32_t> Leases::take(GroupId group) noexcept {
+  try {
+    return p_.calls.run_apart([&] { return p_.gather_slots.acquire(group); }).slot;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+bool Leases::joined(std::uint32_t slot) const noexcept { return p_.gather_slots[slot].joined(); }
+
+void Leases::join(std::uint32_t index, GroupId group, bool needs, Stream stream) {
+  tiles::GatherSlot& slot = p_.gather_slots[index];
+  slot.wait_until_there(stream);
+  if (!needs) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.
-  if (joined) slot.wait_for_readers(lease.stream_);
-  const std::string what = "gather of " + p_.registry.group(lease.group_).name;
-  for (const std::uint32_t s : p_.partition.group_sections[lease.group_.index]) {
+  if (slot.joined()) slot.wait_for_readers(stream);
+  const std::string what = "gather of " + p_.registry.group(group).name;
+  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
-    p_.ranks.collective().all_gather(p_.ranks.next(what), lease.stream_,
+    p_.ranks.collective().all_gather(p_.ranks.next(what), stream,
                                      {slot.memory() + p_.plan.sections[s].joined_offset_bytes,
                                       section.buffer_elements * size_bytes(section.dtype)});
   }
-  slot.set_joined(lease.stream_);  // only now: a gather that failed is joined again
+  slot.set_joined(stream);  // only now: a gather that failed is joined again
+}
+
+void Leases::give_back(std::uint32_t slot, Stream stream) noexcept {
+  p_.gather_slots[slot].release(stream);
 }
 
 void Leases::release(GroupId group, std::uint32_t slot, Stream stream) noexcept {
   if (slot == kInPlace) {
     in_place_[group.index].fetch_sub(1);
-  } else {
-    p_.gather_slots[slot].release(stream);
+    return;
   }
+  p_.gather_slots[slot].release(stream);
+  in_slots_[group.index].fetch_sub(1);
+  if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->note_release();
 }
 
 DeviceSpan Leases::section(const Gathered& lease, DType dtype) const {
@@ -126,7 +168,19 @@ std::optional<GroupId> Leases::leased_group() const noexcept {
   for (std::uint32_t g = 0; g < in_place_.size(); ++g) {
     if (leased_in_place({g})) return GroupId{g};
   }
-  return p_.gather_slots.leased_group();
+  return leased_in_slot();
+}
+
+// Not those that the ranks have joined ahead.
+std::optional<GroupId> Leases::leased_in_slot() const noexcept {
+  for (std::uint32_t g = 0; g < in_slots_.size(); ++g) {
+    if (in_slots_[g].load() != 0) return GroupId{g};
+  }
+  return std::nullopt;
+}
+
+void Leases::end_gathers() const noexcept {
+  if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->end_gathers();
 }
 
 void Leases::refuse(GroupId leased, const char* call) const {
@@ -134,13 +188,16 @@ void Leases::refuse(GroupId leased, const char* call) const {
                                      "' is still gathered; release it first");
 }
 void Leases::refuse_any(const char* call) const {
+  end_gathers();
   if (const auto leased = leased_group()) refuse(*leased, call);
 }
 void Leases::refuse_any_in_slot(const char* call) const {
-  if (const auto leased = p_.gather_slots.leased_group()) refuse(*leased, call);
+  end_gathers();
+  if (const auto leased = leased_in_slot()) refuse(*leased, call);
 }
 void Leases::refuse_in_slot(GroupId group, const char* call) const {
-  if (p_.gather_slots.is_leased(group)) refuse(group, call);
+  end_gathers();
+  if (in_slots_[group.index].load() != 0) refuse(group, call);
 }
 
 void Leases::add_stats(Stats& stats) const {

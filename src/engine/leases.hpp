@@ -18,7 +18,7 @@
 
 namespace headrace::engine {
 // Threads: any, several at once.
-class Leases {
+class Leases final : public ranks::JoinSlots {
  public:
   struct Parts {
     const partition::Registry& registry;
@@ -42,16 +42,24 @@ class Leases {
 
   // A group with an open lease, of a slot or of resident bytes.
   std::optional<GroupId> leased_group() const noexcept;
+  std::optional<GroupId> leased_in_slot() const noexcept;
   // Whether resident bytes of the group are leased. The holder reads them without another call.
   bool leased_in_place(GroupId group) const noexcept { return in_place_[group.index].load() != 0; }
   // Throw kWrongState and name a group that is still gathered: from all leases, or from those in
-  // slots, which a step or load would make stale. Leased resident bytes change in place.
+  // slots, which a step or load would make stale. Leased resident bytes change in place. With
+  // several ranks, what was joined ahead is given back first.
   void refuse_any(const char* call) const;
   void refuse_any_in_slot(const char* call) const;
   void refuse_in_slot(GroupId group, const char* call) const;
 
   void add_stats(Stats& stats) const;
   static std::uint64_t bookkeeping_bytes(std::uint64_t groups) noexcept;
+
+  // ---- of gathers that are joined ahead ----
+  std::optional<std::uint32_t> take(GroupId group) noexcept override;
+  bool joined(std::uint32_t slot) const noexcept override;
+  void join(std::uint32_t slot, GroupId group, bool needs, Stream stream) override;
+  void give_back(std::uint32_t slot, Stream stream) noexcept override;
 
  private:
   static constexpr std::uint32_t kInPlace = ~0u;  // a lease of resident bytes has no slot
@@ -65,11 +73,14 @@ class Leases {
   };
   Gathered lease_in_place(GroupId group, Stream stream);
   Gathered lease_slot(GroupId group, Stream stream);
-  void join(const Gathered& lease);
+  std::optional<Gathered> lease_joined(GroupId group, Stream stream);
+  void meet_and_join(const Gathered& lease);
+  void end_gathers() const noexcept;
   [[noreturn]] void refuse(GroupId leased, const char* call) const;
 
   const Parts p_;
-  std::vector<std::atomic<std::uint32_t>> in_place_;  // per group: the number of leases
+  // Per group, the number of leases: of resident bytes, and of slots.
+  std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
   std::vector<Wait> waits_;                           // per group
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };

@@ -38,7 +38,7 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
                  partition::Partition cut, residency::Plan planned)
     : partition(std::move(cut)),
       plan(std::move(planned)),
-      ranks(*inputs.collective, registry),
+      ranks(*inputs.collective, registry, ranks::GradientSums::pack_bytes(partition)),
       frames(plan.frame_bytes),
       states(registry),
       lent(registry.parameters().size()) {
@@ -48,6 +48,7 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
 
 void Running::drain() {
   leases->refuse_any("close");
+  if (ranks::SequenceRunner* const runner = gradients->runner()) runner->stop();
   background.finish();
   calls->run([&]() -> async::Task<> {
     co_await values->let_go();
@@ -70,6 +71,7 @@ void Running::add_stats(Stats& s, bool asleep) const {
   s.steps_updated_on_device = updates->steps_on_device();
   s.steps_skipped = counts.skipped;
   leases->add_stats(s);
+  gradients->add_stats(s);
   s.engine_bytes += frames.reserve_bytes() + bookkeeping_bytes;
   if (asleep) return;
   const ranks::GradientBucket* const bucket = gradients->bucket();

@@ -115,7 +115,8 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          Epochs::bookkeeping_bytes(in_.settings) + ranks::Gradients::bookkeeping_bytes(partition) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
-         ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size) +
+         ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size,
+                                             ranks::GradientSums::pack_bytes(partition)) +
          base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +
          partition.tiles.size() * (sizeof(residency::TilePlan) + 1) +
          partition.sections.size() * sizeof(residency::SectionPlan) + sizeof(Calls) +
@@ -346,7 +347,10 @@ void Startup::make_tiles(Running& r) {
   // Its calls come later than anything that is made here.
   r.gradients = std::make_unique<ranks::Gradients>(
       ranks::GradientParts{registry_, r.partition, r.plan, r.lent, *r.arena, *in_.device, r.ranks,
-                           [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }});
+                           [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }},
+      ranks::Gradients::Order{in_.settings.rank_agreement == RankOrder::kTrace,
+                              in_.settings.ranks_ahead},
+      r.trace.get());
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
       r.partition, r.plan, r.gradients->sums(), r.lent, *r.tiles, r.gather_slots->hand_overs(),

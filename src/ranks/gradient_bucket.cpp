@@ -9,12 +9,15 @@
 #include "headrace/error.hpp"
 
 namespace headrace::ranks {
-GradientBucket::GradientBucket(const GradientParts& parts, GradientSums& sums)
+GradientBucket::GradientBucket(const GradientParts& parts, GradientSums& sums, StepRecord& record)
     : p_(parts),
       sums_(sums),
-      in_bucket_(p_.partition.parameters.size()),
+      record_(record),
       in_slab_(p_.partition.parameters.size()),
       wide_(p_.partition.group_sections.size()) {
+  for (std::uint32_t b = 0; b < p_.plan.buckets; ++b)
+    held_[b].has.resize(p_.partition.parameters.size());
+  present_.reserve(p_.partition.parameters.size());
   give_.reserve(p_.partition.world_size);
   take_memory();
 }
@@ -23,16 +26,18 @@ void GradientBucket::take_memory() {
   if (memory_ != nullptr) return;
   if (p_.plan.bucket_memory.size_bytes > 0) {
     memory_ = p_.arena.range(p_.plan.bucket_memory.offset_bytes, p_.plan.bucket_bytes).data();
-    return;
+  } else {
+    memory_ = static_cast<std::byte*>(p_.device.allocate(p_.plan.bucket_bytes));
+    if (memory_ == nullptr) {
+      throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() +
+                                          " has no room for the gradient bucket of " +
+                                          base::format_bytes(p_.plan.bucket_bytes) +
+                                          "; use smaller groups");
+    }
+    device_bytes_ = p_.plan.bucket_bytes;
   }
-  memory_ = static_cast<std::byte*>(p_.device.allocate(p_.plan.bucket_bytes));
-  if (memory_ == nullptr) {
-    throw Error(Code::kOutOfBudget, std::string("device ") + p_.device.name() +
-                                        " has no room for the gradient bucket of " +
-                                        base::format_bytes(p_.plan.bucket_bytes) +
-                                        "; use smaller groups");
-  }
-  device_bytes_ = p_.plan.bucket_bytes;
+  for (std::uint32_t b = 0; b < p_.plan.buckets; ++b)
+    held_[b].memory = memory_ + b * (p_.plan.exchange_offset_bytes / p_.plan.buckets);
 }
 
 GradientBucket::~GradientBucket() { release_memory(); }
@@ -42,66 +47,97 @@ void GradientBucket::release_memory() noexcept {
   memory_ = nullptr;
 }
 
-std::uint64_t GradientBucket::bookkeeping_bytes(const partition::Partition& partition) noexcept {
-  return 3 * partition.parameters.size() + partition.group_sections.size() +
+std::uint64_t GradientBucket::bookkeeping_bytes(const partition::Partition& partition,
+                                                std::uint32_t buckets) noexcept {
+  return (2 + buckets) * partition.parameters.size() + partition.group_sections.size() +
          partition.world_size * sizeof(DeviceSpan);
 }
 
-std::span<const std::uint8_t> GradientBucket::present() {
+std::span<const std::uint8_t> GradientBucket::present(GroupId group, const HeldGradients* mine) {
   present_.clear();
-  if (!group_) return {};
-  for (const ParameterId id : p_.registry.group(*group_).parameters)
-    present_.push_back(in_bucket_[id.index]);
+  for (const ParameterId id : p_.registry.group(group).parameters)
+    present_.push_back(mine == nullptr ? 0 : mine->has[id.index]);
   return present_;
 }
 
-RankAgreement GradientBucket::meet(const RankCall& call) {
-  for (;;) {
-    const RankAgreement agreed = p_.ranks.agree(call, present());
-    if (!agreed.open) {
-      // The next micro-batch may begin: what it brings comes behind what this one brought.
-      if (call.kind == RankCall::Kind::kGather) flush();
-      return agreed;
-    }
-    flush();
-    open(*agreed.open, agreed.wide);
-    if (agreed.served) return agreed;
-  }
+// ---- what is held ----
+
+HeldGradients* GradientBucket::held(const Reduction& of) noexcept {
+  const auto found = std::ranges::find_if(
+      held_, [&](const HeldGradients& one) { return one.used && one.of == of; });
+  return found == held_.end() ? nullptr : &*found;
 }
 
-void GradientBucket::open(GroupId group, bool wide) {
-  group_ = group;
-  if (wide) wide_[group.index] = 1;
-  for (const ParameterId id : p_.registry.group(group).parameters) in_bucket_[id.index] = 0;
+HeldGradients* GradientBucket::take_free(const Reduction& of) {
+  for (std::uint32_t b = 0; b < p_.plan.buckets; ++b) {
+    HeldGradients& one = held_[b];
+    if (one.used) continue;
+    one.used = true;
+    one.of = of;
+    one.stream = {};
+    one.there = {};
+    for (const ParameterId id : p_.registry.group(of.group).parameters) one.has[id.index] = 0;
+    return &one;
+  }
+  return nullptr;
+}
+
+bool GradientBucket::frees_some(std::uint32_t position) const noexcept {
+  return std::ranges::any_of(held_, [&](const HeldGradients& one) {
+    return one.used && one.of.position < position;
+  });
+}
+
+// At most one is behind another at its position: the ranks open the bucket for these one by one.
+HeldGradients* GradientBucket::first_held() noexcept {
+  HeldGradients* first = nullptr;
+  for (HeldGradients& one : held_) {
+    if (!one.used || &one == open_here_) continue;
+    if (first == nullptr || one.of.position < first->of.position) first = &one;
+  }
+  return first;
 }
 
 // As one rank adds it: an f32 gradient of bf16 parameters is not rounded.
+bool GradientBucket::needs_wide(ParameterId id, DType dtype) const {
+  const DType of_section =
+      p_.partition.sections[p_.partition.parameters[id.index].section].dtype;
+  return dtype != of_section && of_section != DType::kF32;
+}
+
 DType GradientBucket::dtype_in(const partition::Section& section) const {
   return wide_[section.group] != 0 ? DType::kF32 : section.dtype;
 }
 
-void GradientBucket::add(ParameterId id, const void* gradient, DType dtype, Stream stream) {
-  const partition::Parameter& parameter = p_.partition.parameters[id.index];
-  const GroupId group{parameter.group};
-  const DType of_section = p_.partition.sections[parameter.section].dtype;
-  const bool wide = dtype != of_section && of_section != DType::kF32;
-  if (group_ != group || in_bucket_[id.index] != 0 || (wide && wide_[group.index] == 0))
-    meet({.kind = RankCall::Kind::kOpenBucket, .group = group, .wide = wide});
-  if (stream_.handle != stream.handle) {
-    p_.device.wait(stream, p_.device.record(stream_));
-    stream_ = stream;
+bool GradientBucket::takes(const HeldGradients& held, ParameterId id, DType dtype) const {
+  return held.has[id.index] == 0 && (!needs_wide(id, dtype) || wide_[held.of.group.index] != 0);
+}
+
+void GradientBucket::hold(HeldGradients& held, ParameterId id, const void* gradient, DType dtype,
+                          Stream stream) {
+  if (held.stream.handle != stream.handle) {
+    p_.device.wait(stream, p_.device.record(held.stream));
+    held.stream = stream;
   }
+  const partition::Parameter& parameter = p_.partition.parameters[id.index];
   Accumulation work;
   work.source = gradient;
   work.source_dtype = dtype;
   work.sum_dtype = dtype_in(p_.partition.sections[parameter.section]);
-  work.sum = memory_of(parameter.section) + parameter.first_element * size_bytes(work.sum_dtype);
+  work.sum = held.memory + offset_of(parameter.section) +
+             parameter.first_element * size_bytes(work.sum_dtype);
   work.elements = parameter.elements;
   p_.device.accumulate(stream, work);
-  in_bucket_[id.index] = 1;
+  held.has[id.index] = 1;
 }
 
-std::byte* GradientBucket::memory_of(std::uint32_t section) const {
+void GradientBucket::leave_position(std::uint32_t position) {
+  for (HeldGradients& one : held_) {
+    if (one.used && one.of.position == position) one.there = p_.device.record(one.stream);
+  }
+}
+
+std::uint64_t GradientBucket::offset_of(std::uint32_t section) const {
   std::uint64_t at = 0;
   for (const std::uint32_t s : p_.partition.group_sections[p_.partition.sections[section].group]) {
     if (s == section) break;
@@ -109,12 +145,82 @@ std::byte* GradientBucket::memory_of(std::uint32_t section) const {
     if (!before.frozen)
       at += base::align_up(before.buffer_elements * sizeof(float), base::kIoAlignment);
   }
-  return memory_ + at;
+  return at;
+}
+
+// ---- ranks that meet for each call ----
+
+RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::byte> attached) {
+  for (;;) {
+    HeldGradients* const mine = first_held();
+    RankCall say = call;
+    if (mine != nullptr) {
+      say = {.kind = RankCall::Kind::kOpenBucket,
+             .group = mine->of.group,
+             .position = mine->of.position};
+    }
+    const auto here = open_ ? present(open_->group, open_here_) : std::span<const std::uint8_t>{};
+    meetings_.fetch_add(1, std::memory_order_relaxed);
+    const RankAgreement agreed = p_.ranks.agree(say, here, std::exchange(attached, {}));
+    if (!agreed.open) {
+      // The next micro-batch may begin: what it brings comes behind what this one brought.
+      if (call.kind == RankCall::Kind::kGather) flush();
+      return agreed;
+    }
+    flush();
+    const Reduction of{agreed.position, *agreed.open};
+    const bool served = agreed.served;
+    open(of, agreed.wide, !served ? nullptr : mine != nullptr ? mine : take_free(of));
+    // What is held of the call's own group goes on with it.
+    const bool own = call.kind == RankCall::Kind::kOpenBucket &&
+                     of == Reduction{call.position, call.group};
+    if (served && (mine == nullptr || own)) return agreed;
+  }
+}
+
+void GradientBucket::open(const Reduction& of, bool wide, HeldGradients* mine) {
+  open_ = of;
+  open_here_ = mine;
+  if (wide) wide_[of.group.index] = 1;
+}
+
+void GradientBucket::add(ParameterId id, const void* gradient, DType dtype, Stream stream,
+                         std::uint32_t position, std::span<const std::byte> attached) {
+  const Reduction of{position, {p_.partition.parameters[id.index].group}};
+  const bool fits = open_ == of && open_here_ != nullptr && takes(*open_here_, id, dtype);
+  if (!fits) {
+    meet({.kind = RankCall::Kind::kOpenBucket,
+          .group = of.group,
+          .position = position,
+          .wide = needs_wide(id, dtype)},
+         attached);
+  }
+  hold(*open_here_, id, gradient, dtype, stream);
 }
 
 void GradientBucket::flush() {
-  if (!group_) return;
-  const GroupId group = *group_;
+  if (!open_) return;
+  const Stream stream = open_here_ == nullptr ? Stream{} : open_here_->stream;
+  reduce(open_->group, open_here_, stream);
+  record_.reductions.push_back(*open_);
+  close();
+}
+
+void GradientBucket::close() noexcept {
+  if (open_here_ != nullptr) open_here_->used = false;
+  open_here_ = nullptr;
+  open_.reset();
+}
+
+void GradientBucket::forget() {
+  std::ranges::fill(in_slab_, 0);
+  for (HeldGradients& one : held_) one.used = false;
+  close();
+}
+
+// ---- the reduction ----
+
+void GradientBucket::reduce(GroupId group, const HeldGradients* mine, Stream stream) {
   const std::vector<ParameterId>& parameters = p_.registry.group(group).parameters;
   bool some = false;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -126,45 +232,37 @@ void GradientBucket::flush() {
   }
   if (some) {
     p_.until_taken(group);
+    if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);
+    // Where this rank has none, the others take bytes from here that they do not add.
+    std::byte* const bucket = mine == nullptr ? memory_ : mine->memory;
     for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-      if (!p_.partition.sections[s].frozen) reduce(s);
+      if (!p_.partition.sections[s].frozen) reduce_section(s, bucket, stream);
     }
-    p_.device.synchronize(stream_);
+    p_.device.synchronize(stream);
   }
   for (const ParameterId id : parameters) in_slab_[id.index] |= sums_.received()[id.index];
-  close();
-}
-
-void GradientBucket::close() noexcept {
-  group_.reset();
-  stream_ = {};
-}
-
-void GradientBucket::forget() {
-  std::ranges::fill(in_slab_, 0);
-  close();
 }
 
 // In parts, so that what is taken from the other ranks has room.
-void GradientBucket::reduce(std::uint32_t s) {
+void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream stream) {
   const partition::Section& section = p_.partition.sections[s];
   const std::uint64_t bytes = size_bytes(dtype_in(section));
   const std::string what = "gradients of " + p_.registry.group({section.group}).name;
-  std::byte* const bucket = memory_of(s);
+  bucket += offset_of(s);
   std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
   for (std::uint64_t at = 0; at < section.shard_elements; at += p_.plan.exchange_elements) {
     const std::uint64_t part = std::min(p_.plan.exchange_elements, section.shard_elements - at);
     give_.clear();
     for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
       give_.push_back({bucket + (r * section.shard_elements + at) * bytes, part * bytes});
-    p_.ranks.collective().all_to_all(p_.ranks.next(what), stream_, give_, taken);
-    add_parts(section, at, part);
+    p_.ranks.collective().all_to_all(p_.ranks.next(what), stream, give_, taken);
+    add_parts(section, at, part, stream);
   }
 }
 
 // `elements` of this rank's shard from element `at` of it on: every rank's, in rank order.
 void GradientBucket::add_parts(const partition::Section& section, std::uint64_t at,
-                               std::uint64_t elements) {
+                               std::uint64_t elements, Stream stream) {
   const DType dtype = dtype_in(section);
   const std::uint64_t bytes = size_bytes(dtype), part_bytes = elements * bytes;
   const std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
@@ -184,7 +282,7 @@ void GradientBucket::add_parts(const partition::Section& section, std::uint64_t 
       const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;
       if (r == own) part = static_cast<const std::byte*>(give_[own].data);
       sums_.add(group[i], part + (first - begin) * bytes, dtype, first, end - first, overwrite,
-                stream_);
+                stream);
       overwrite = false;
     }
   }

@@ -6,6 +6,10 @@
 // gradient of another group, or a second one of the same parameter; when they gather any group; and
 // at the step.
 //
+// Ranks that follow a recorded order (sequence_runner.hpp) have memory for a second group: one is
+// reduced while the trainer brings the next. What is in there when a rank leaves that order is held
+// until the ranks open the bucket for it.
+//
 // Every rank gives every other the part of its bucket that the other owns, and adds the parts that
 // it takes to its slab, one after the other, in rank order. What did not arrive on a rank is not
 // added. So W ranks make the additions that one rank makes that accumulates: the sum does not
@@ -28,61 +32,99 @@
 // same additions. That holds where a parameter has at most one gradient in each micro-batch: a
 // second one is added behind the first one of every rank.
 #pragma once
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "ranks/gradient_sums.hpp"
+#include "ranks/sequence.hpp"
 
 namespace headrace::ranks {
-// Threads: one at a time; the caller holds the ranks' lock.
+// This rank's gradients of one group and position.
+struct HeldGradients {
+  std::byte* memory = nullptr;
+  bool used = false;
+  Reduction of;
+  Stream stream;                  // of the last arrival
+  Event there;                    // of all of them; set by leave_position()
+  std::vector<std::uint8_t> has;  // per parameter of the model
+};
+
+// Threads: one at a time; the caller holds the ranks' lock. The runner's thread makes the calls
+// marked as its own, while the trainer calls hold() for other positions.
 class GradientBucket {
  public:
-  // Both outlive this. Throws kOutOfBudget if the device has no room for it.
-  GradientBucket(const GradientParts& parts, GradientSums& sums);
+  // All outlive this. Throws kOutOfBudget if the device has no room for it.
+  GradientBucket(const GradientParts& parts, GradientSums& sums, StepRecord& record);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
 
-  // Meets the others for this call, and takes part in the reductions that they need first.
-  RankAgreement meet(const RankCall& call);
+  // Meets the others for this call, and takes part in the reductions that they need first; before
+  // that, in those of what this rank holds. All ranks attach bytes, or none does; once: in what
+  // they say first.
+  RankAgreement meet(const RankCall& call, std::span<const std::byte> attached = {});
   // Meets the others first if the bucket must be opened for this gradient.
-  void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
+  void add(ParameterId id, const void* gradient, DType dtype, Stream stream,
+           std::uint32_t position, std::span<const std::byte> attached = {});
   // Collective: all ranks do so after the same meeting. Adds what any rank has to the sums.
   void flush();
   // Empties it, and forgets which parameters have sums.
   void forget();
+
+  // ---- for ranks that follow an order ----
+  // Null if there are none, or no memory is free for them.
+  HeldGradients* held(const Reduction& of) noexcept;
+  HeldGradients* take_free(const Reduction& of);
+  // Whether some memory holds gradients of an earlier position, so that the runner will free it.
+  bool frees_some(std::uint32_t position) const noexcept;
+  // Whether hold() can: it has no gradient of this parameter, nor one that needs wider sums.
+  bool takes(const HeldGradients& held, ParameterId id, DType dtype) const;
+  void hold(HeldGradients& held, ParameterId id, const void* gradient, DType dtype, Stream stream);
+  // The trainer adds to it no more.
+  void leave_position(std::uint32_t position);
+  // The runner's. For agree(); then, after it: reduces on `stream`, and waits for that.
+  std::span<const std::uint8_t> present(GroupId group, const HeldGradients* mine);
+  void reduce(GroupId group, const HeldGradients* mine, Stream stream);
 
   // While it is empty. take_memory() throws as the constructor does.
   void release_memory() noexcept;
   void take_memory();
 
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
-  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition) noexcept;
+  std::uint64_t meetings() const noexcept { return meetings_.load(); }  // of meet(); any thread
+  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition,
+                                         std::uint32_t buckets) noexcept;
 
  private:
-  void open(GroupId group, bool wide);
+  void open(const Reduction& of, bool wide, HeldGradients* mine);
   void close() noexcept;
-  std::span<const std::uint8_t> present();
+  HeldGradients* first_held() noexcept;
   DType dtype_in(const partition::Section& section) const;
-  std::byte* memory_of(std::uint32_t section) const;
-  void reduce(std::uint32_t section);
-  void add_parts(const partition::Section& section, std::uint64_t at, std::uint64_t elements);
+  bool needs_wide(ParameterId id, DType dtype) const;
+  std::uint64_t offset_of(std::uint32_t section) const;
+  void reduce_section(std::uint32_t section, std::byte* bucket, Stream stream);
+  void add_parts(const partition::Section& section, std::uint64_t at, std::uint64_t elements,
+                 Stream stream);
 
   const GradientParts& p_;
   GradientSums& sums_;
+  StepRecord& record_;
   // One group's whole gradients, with trained sections at multiples of 4096 bytes and room for f32.
-  // Behind them: the parts received from the other ranks.
+  // Behind the last: the parts received from the other ranks.
   std::byte* memory_ = nullptr;
   std::uint64_t device_bytes_ = 0;
-  std::optional<GroupId> group_;         // the same on all ranks
-  Stream stream_;                        // the stream of the last arrival
-  std::vector<std::uint8_t> in_bucket_;  // per parameter
+  std::array<HeldGradients, residency::Plan::kMostBuckets> held_;
+  std::optional<Reduction> open_;        // the same on all ranks
+  HeldGradients* open_here_ = nullptr;   // null: this rank has none of them
   std::vector<std::uint8_t> in_slab_;    // per parameter: its slab already holds a sum
   // per group: its gradients have other dtypes than its sections
   std::vector<std::uint8_t> wide_;
-  std::vector<std::uint8_t> present_;  // in_bucket_, for the open group
+  std::vector<std::uint8_t> present_;  // per parameter of one group
   std::vector<DeviceSpan> give_;       // the parts of one exchange
+  std::atomic<std::uint64_t> meetings_{0};
 };
 }  // namespace headrace::ranks

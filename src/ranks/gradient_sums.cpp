@@ -86,15 +86,29 @@ void GradientSums::measure(ParameterId id, const void* gradient, DType dtype) {
   kernels::accumulate_on_host(work);
 }
 
-void GradientSums::gather_pieces() {
+std::size_t GradientSums::pack_bytes(const partition::Partition& partition) {
+  return partition.world_size == 1 ? 0 : largest_pieces(partition) * sizeof(GradientPiece);
+}
+
+std::span<const std::byte> GradientSums::pack() {
   std::ranges::fill(own_pieces_, GradientPiece{});
   std::size_t at = 0;
   each_owned_piece(p_.partition, [&](std::uint64_t piece, std::uint32_t rank) {
     if (rank == p_.partition.rank) own_pieces_[at++] = pieces_[piece];
   });
-  p_.ranks.collective().exchange(p_.ranks.next("gradient norm"),
-                                 std::as_bytes(std::span(own_pieces_)),
-                                 std::as_writable_bytes(std::span(all_pieces_)));
+  return std::as_bytes(std::span(own_pieces_));
+}
+
+void GradientSums::gather_pieces(bool attached) {
+  const auto all = std::as_writable_bytes(std::span(all_pieces_));
+  if (attached) {
+    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+      const auto of_rank = p_.ranks.attached(r);
+      std::ranges::copy(of_rank, all.begin() + static_cast<std::ptrdiff_t>(r * of_rank.size()));
+    }
+  } else {
+    p_.ranks.collective().exchange(p_.ranks.next("gradient norm"), pack(), all);
+  }
   std::vector<std::size_t>& next = next_piece_;
   for (std::size_t r = 0; r < next.size(); ++r) next[r] = r * own_pieces_.size();
   each_owned_piece(p_.partition, [&](std::uint64_t piece, std::uint32_t rank) {
@@ -102,8 +116,8 @@ void GradientSums::gather_pieces() {
   });
 }
 
-GradientTotals GradientSums::total() {
-  if (p_.partition.world_size > 1) gather_pieces();
+GradientTotals GradientSums::total(bool attached) {
+  if (p_.partition.world_size > 1) gather_pieces(attached);
   GradientTotals totals;
   for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
     const partition::Parameter& parameter = p_.partition.parameters[i];

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,12 @@ class GradientSums {
   void measure(ParameterId id, const void* gradient, DType dtype);
   // The parameter has a gradient on some rank.
   void note(ParameterId id) noexcept { received_[id.index] = 1; }
-  // Collective. The device has made all additions.
-  GradientTotals total();
+  // Collective, unless the ranks have attached pack() to their last meeting. The device has made
+  // all additions.
+  GradientTotals total(bool attached = false);
+  // With several ranks: this rank's share of the norm. Until the next call.
+  std::span<const std::byte> pack();
+  static std::size_t pack_bytes(const partition::Partition& partition);
   void clear();
   // Of one parameter, with one rank. The device has made its additions.
   GradientPiece statistics(ParameterId id) const;
@@ -64,7 +69,7 @@ class GradientSums {
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
 
  private:
-  void gather_pieces();
+  void gather_pieces(bool attached);
 
   const GradientParts& p_;
   std::vector<std::uint8_t> received_;

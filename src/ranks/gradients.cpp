@@ -12,15 +12,19 @@ namespace {
 constexpr std::size_t kUsualStreams = 64;
 }  // namespace
 
-Gradients::Gradients(const GradientParts& parts)
+Gradients::Gradients(const GradientParts& parts, Order order, base::TraceRecorder* trace)
     : p_(parts),
       arrivals_(p_.partition.parameters.size()),
       last_stream_(p_.partition.parameters.size()) {
   streams_.reserve(kUsualStreams);
-  if (p_.partition.world_size > 1) bucket_.emplace(p_, sums_);
+  if (p_.partition.world_size == 1) return;
+  bucket_.emplace(p_, sums_, record_);
+  runner_.emplace(SequenceRunner::Parts{p_.ranks, p_.device, *bucket_, record_, order.follows,
+                                        order.ahead, trace});
 }
 
 Gradients::~Gradients() {
+  runner_.reset();
   try {
     for (const Stream stream : streams_) p_.device.synchronize(stream);
   } catch (const std::exception&) {
@@ -30,7 +34,9 @@ Gradients::~Gradients() {
 
 std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition) {
   return GradientSums::bookkeeping_bytes(partition) +
-         (partition.world_size > 1 ? GradientBucket::bookkeeping_bytes(partition) : 0) +
+         (partition.world_size > 1 ? GradientBucket::bookkeeping_bytes(
+                                        partition, residency::Plan::kMostBuckets)
+                                  : 0) +
          partition.parameters.size() * (sizeof(std::uint32_t) + sizeof(Stream)) +
          kUsualStreams * sizeof(Stream);
 }
@@ -60,7 +66,11 @@ void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream st
     const auto one_at_a_time = p_.ranks.lock();
     const std::lock_guard lock(mutex_);
     refuse_undeclared_repeat(id);
-    bucket_->add(id, gradient, dtype, stream);
+    if (!runner_->take_gradient(id, p_.registry.parameter(id).group, gradient, dtype, stream)) {
+      const auto attached = runner_->ended() ? sums_.pack() : std::span<const std::byte>{};
+      bucket_->add(id, gradient, dtype, stream, runner_->position(), attached);
+      runner_->met(/*in_step=*/false);
+    }
     return count_arrival(id, stream);
   }
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
@@ -104,7 +114,7 @@ void Gradients::lend(ParameterId id, const void* gradient, DType dtype) {
 void Gradients::count_arrival(ParameterId id, Stream stream) {
   totals_.reset();
   ++arrivals_[id.index];
-  sums_.note(id);
+  if (!bucket_) sums_.note(id);  // several ranks agree on that
   last_stream_[id.index] = stream;
   remember_stream(stream);
 }
@@ -114,19 +124,37 @@ void Gradients::wait_for_arrivals() {
   streams_.clear();  // what follows may come on others, and these may end
 }
 
+// All ranks attach the same number of bytes: those of a step, where the order has ended.
+RankAgreement Gradients::meet(const RankCall& call) {
+  const auto attached = runner_->ended() ? sums_.pack() : std::span<const std::byte>{};
+  const RankAgreement agreed = bucket_->meet(call, attached);
+  runner_->met(call.kind == RankCall::Kind::kStep && agreed.attached);
+  return agreed;
+}
+
+RankAgreement Gradients::meet_for_gather(GroupId group, bool join) {
+  const RankAgreement agreed = meet(runner_->gather_call(group, join, !any_arrived()));
+  runner_->met_in_gather(group, agreed.clean);
+  return agreed;
+}
+
 GradientTotals Gradients::finish(const StepTerms& terms) {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  bool holds_commits = terms.holds_commits;
-  if (bucket_ && !totals_) {
-    holds_commits = bucket_->meet({.kind = RankCall::Kind::kStep, .terms = terms}).holds_commits;
+  if (totals_) {
+    wait_for_arrivals();
+    return *totals_;
+  }
+  RankAgreement agreed;
+  agreed.holds_commits = terms.holds_commits;
+  if (bucket_) {
+    runner_->begin_step();
+    agreed = meet({.kind = RankCall::Kind::kStep, .terms = terms});
     bucket_->flush();
   }
   wait_for_arrivals();
-  if (!totals_) {
-    totals_ = sums_.total();
-    totals_->holds_commits = holds_commits;
-  }
+  totals_ = sums_.total(agreed.attached);
+  totals_->holds_commits = agreed.holds_commits;
   return *totals_;
 }
 
@@ -142,23 +170,28 @@ GradientPiece Gradients::statistics(ParameterId id) {
   return sums_.statistics(id);
 }
 
-bool Gradients::any() const {
-  return totals_.has_value() ||
-         std::ranges::any_of(arrivals_, [](std::uint32_t arrivals) { return arrivals > 0; });
+bool Gradients::any_arrived() const {
+  return std::ranges::any_of(arrivals_, [](std::uint32_t arrivals) { return arrivals > 0; });
 }
+
+bool Gradients::any() const { return totals_.has_value() || any_arrived(); }
 
 void Gradients::discard() {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  if (bucket_) bucket_->meet({.kind = RankCall::Kind::kDiscard});
-  forget();
+  if (bucket_) {
+    runner_->leave();
+    meet({.kind = RankCall::Kind::kDiscard});
+  }
+  forget(/*stepped=*/false);
 }
 
 std::unique_lock<std::mutex> Gradients::begin_together(RankCall::Kind kind) {
   if (!bucket_) return {};
   auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  bucket_->meet({.kind = kind});
+  runner_->leave();
+  meet({.kind = kind});
   return one_at_a_time;
 }
 
@@ -166,21 +199,30 @@ void Gradients::meet_alike(RankCall::Kind kind) {
   if (!bucket_) return;
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  bucket_->meet({.kind = kind});
+  runner_->leave();
+  meet({.kind = kind});
 }
 
 void Gradients::clear() {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  forget();
+  forget(/*stepped=*/true);
 }
 
-void Gradients::forget() {
+void Gradients::forget(bool stepped) {
   wait_for_arrivals();
   totals_.reset();
   std::ranges::fill(arrivals_, 0);
   sums_.clear();
   std::ranges::fill(p_.lent.gradients, residency::LentGradient{});
-  if (bucket_) bucket_->forget();
+  if (!bucket_) return;
+  runner_->end_step(stepped);
+  bucket_->forget();
+}
+
+void Gradients::add_stats(Stats& stats) const noexcept {
+  if (!runner_) return;
+  stats.rank_meetings = bucket_->meetings();
+  runner_->add_stats(stats);
 }
 }  // namespace headrace::ranks

@@ -2,7 +2,8 @@
 // gradients.hpp: takes the gradients of a step as they arrive, and ends their sums.
 //
 // With one rank, an arriving gradient is added to its sum directly (gradient_sums.hpp). With
-// several, a bucket collects them until the ranks reduce them (gradient_bucket.hpp).
+// several, a bucket collects them until the ranks reduce them (gradient_bucket.hpp): in the
+// trainer's calls, or ahead of them (sequence_runner.hpp).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,12 +13,18 @@
 
 #include "ranks/gradient_bucket.hpp"
 #include "ranks/gradient_sums.hpp"
+#include "ranks/sequence_runner.hpp"
 
 namespace headrace::ranks {
 class Gradients {
  public:
+  // How the ranks meet, if there are several.
+  struct Order {
+    bool follows = false;     // that of the step before, if they can
+    std::uint32_t ahead = 0;  // gathers
+  };
   // Throws kOutOfBudget if the device has no room for the bucket.
-  explicit Gradients(const GradientParts& parts);
+  Gradients(const GradientParts& parts, Order order, base::TraceRecorder* trace);
   ~Gradients();
 
   // For trainer threads, several at once. Throws kWrongState for an undeclared second gradient.
@@ -36,6 +43,7 @@ class Gradients {
   // Whether a gradient has arrived since the last step, or a step failed that may be repeated.
   bool any() const;
   // Trainer thread. discard() is collective: it also discards what another rank still reduces.
+  // clear() follows a step.
   void discard();
   void clear();
 
@@ -46,15 +54,25 @@ class Gradients {
   void meet_alike(RankCall::Kind kind);
 
   const GradientSums& sums() const noexcept { return sums_; }  // whole after finish()
-  // Null with one rank.
+  // Null with one rank, as the next.
   GradientBucket* bucket() noexcept { return bucket_ ? &*bucket_ : nullptr; }
+  SequenceRunner* runner() noexcept { return runner_ ? &*runner_ : nullptr; }
+
+  // With several ranks. The caller holds the ranks' lock, in which this rank begins a gather. A
+  // slot: joined ahead, and leased. No value: the caller fills one, then has the ranks meet for it.
+  std::optional<std::uint32_t> begin_gather(GroupId group) { return runner_->begin_gather(group); }
+  RankAgreement meet_for_gather(GroupId group, bool join);
+
+  void add_stats(Stats& stats) const noexcept;
 
   // The heap memory of its tables, for the plan.
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
 
  private:
+  RankAgreement meet(const RankCall& call);
   void wait_for_arrivals();
-  void forget();
+  void forget(bool stepped);
+  bool any_arrived() const;
   void count_arrival(ParameterId id, Stream stream);
   void remember_stream(Stream stream);
   void refuse_undeclared_repeat(ParameterId id) const;
@@ -62,7 +80,9 @@ class Gradients {
 
   const GradientParts p_;
   GradientSums sums_{p_};
-  std::optional<GradientBucket> bucket_;  // with several ranks
+  StepRecord record_;
+  std::optional<GradientBucket> bucket_;  // with several ranks, as the next
+  std::optional<SequenceRunner> runner_;
   std::vector<std::uint32_t> arrivals_;   // per parameter, since the last step
   std::vector<Stream> last_stream_;       // per parameter: the stream of its last arrival
   // Set until a gradient arrives: a repeated step does not ask the other ranks again, since they

@@ -11,11 +11,13 @@ namespace {
 std::size_t bytes_of_bits(std::size_t bits) { return (bits + 63) / 64 * 8; }
 }  // namespace
 
-RankCalls::RankCalls(Collective& collective, const partition::Registry& registry)
+RankCalls::RankCalls(Collective& collective, const partition::Registry& registry,
+                     std::size_t most_attached)
     : collective_(collective), registry_(registry) {
   if (collective.world_size() == 1) return;
-  message_.reserve(largest_message(registry));
-  messages_.reserve(collective.world_size() * largest_message(registry));
+  const std::size_t most = largest_message(registry) + most_attached;
+  message_.reserve(most);
+  messages_.reserve(collective.world_size() * most);
 }
 
 std::size_t RankCalls::largest_message(const partition::Registry& registry) noexcept {
@@ -26,8 +28,9 @@ std::size_t RankCalls::largest_message(const partition::Registry& registry) noex
 }
 
 std::uint64_t RankCalls::bookkeeping_bytes(const partition::Registry& registry,
-                                           std::uint32_t world_size) noexcept {
-  return world_size > 1 ? (world_size + 1) * largest_message(registry) : 0;
+                                           std::uint32_t world_size,
+                                           std::size_t most_attached) noexcept {
+  return world_size > 1 ? (world_size + 1) * (largest_message(registry) + most_attached) : 0;
 }
 
 const RankCalls::Said& RankCalls::said(std::uint32_t rank) const noexcept {
@@ -39,13 +42,25 @@ bool RankCalls::present(std::uint32_t rank, std::size_t index) const noexcept {
   return (bits >> (index % 8) & std::byte{1}) != std::byte{0};
 }
 
-std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
-  const auto of_group = [&] { return " of group '" + registry_.group(group).name + "'"; };
-  switch (kind) {
+std::span<const std::byte> RankCalls::attached(std::uint32_t rank) const noexcept {
+  return std::span(messages_).subspan((rank + 1) * message_.size() - attached_bytes_,
+                                      attached_bytes_);
+}
+
+std::string RankCalls::text_of(const Said& said) const {
+  const auto of_group = [&] { return " of group '" + registry_.group({said.group}).name + "'"; };
+  switch (said.kind) {
     case RankCall::Kind::kOpenBucket:
       return "add_gradient" + of_group();
     case RankCall::Kind::kGather:
-      return "gather" + of_group();
+    case RankCall::Kind::kJoinAhead:
+      return "gather" + of_group() + " (number " + std::to_string(said.position) + " of the step)";
+    case RankCall::Kind::kReduce:
+      return "a reduction" + of_group();
+    case RankCall::Kind::kLeave:
+      return "another call than in the step before";
+    case RankCall::Kind::kExchange:
+      return "exchange";
     case RankCall::Kind::kStep:
       return "step";
     case RankCall::Kind::kDiscard:
@@ -69,48 +84,77 @@ std::string RankCalls::text_of(RankCall::Kind kind, GroupId group) const {
 }
 
 // In every gather and step of several ranks: allocates nothing.
-RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_t> present) {
+RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_t> present,
+                               std::span<const std::byte> attached) {
   Said own{.group = mine.group.index,
+           .position = mine.position,
            .kind = mine.kind,
            .join = mine.join,
            .wide = static_cast<std::uint8_t>(mine.wide),
+           .clean = static_cast<std::uint8_t>(mine.clean),
            .holds_commits = static_cast<std::uint8_t>(mine.terms.holds_commits)};
   if (mine.kind == RankCall::Kind::kStep) own.terms = terms_hash(mine.terms);
-  message_.assign(sizeof(Said) + bytes_of_bits(present.size()), std::byte{0});
+  message_.assign(sizeof(Said) + bytes_of_bits(present.size()) + attached.size(), std::byte{0});
   std::memcpy(message_.data(), &own, sizeof(Said));
   for (std::size_t i = 0; i < present.size(); ++i) {
     if (present[i] != 0) message_[sizeof(Said) + i / 8] |= std::byte{1} << (i % 8);
   }
+  attached_bytes_ = attached.size();
+  std::ranges::copy(attached, message_.end() - static_cast<std::ptrdiff_t>(attached.size()));
   messages_.resize(collective_.world_size() * message_.size());
   try {
     collective_.exchange(next("next call of every rank"), message_, messages_);
   } catch (const Error& error) {
-    throw Error(error.code(), text_of(mine.kind, mine.group) + ": " + error.what(),
-                error.sys_errno());
+    throw Error(error.code(), text_of(own) + ": " + error.what(), error.sys_errno());
   }
   return agreement(mine);
+}
+
+// Of several ranks that need the bucket: the one at the lowest position, and of these the lowest.
+// Those that need it for the same group are served with it, except behind a rank of that position
+// that needs another group: it may bring a gradient of this one later.
+void RankCalls::serve(RankAgreement& agreement) const noexcept {
+  const Said* first = nullptr;
+  for (std::uint32_t r = 0; r < collective_.world_size(); ++r) {
+    const Said& one = said(r);
+    if (one.kind != RankCall::Kind::kOpenBucket) continue;
+    if (first == nullptr || one.position < first->position) first = &one;
+  }
+  if (first == nullptr) return;
+  agreement.open = GroupId{first->group};
+  agreement.position = first->position;
+  bool in_order = true;
+  for (std::uint32_t r = 0; r < collective_.world_size(); ++r) {
+    const Said& one = said(r);
+    if (one.kind != RankCall::Kind::kOpenBucket || one.position != first->position) continue;
+    const bool same = one.group == first->group;
+    in_order = in_order && same;
+    if (same) agreement.wide = agreement.wide || one.wide != 0;
+    if (r == collective_.rank()) agreement.served = in_order;
+  }
 }
 
 // Decides from all ranks' messages, so with the same outcome on every rank.
 RankAgreement RankCalls::agreement(const RankCall& mine) {
   const std::uint32_t ranks = collective_.world_size();
   RankAgreement agreement;
-  bool in_order = true;  // every lower rank that needs the bucket needs it for the same group
+  agreement.clean = true;
+  agreement.attached = attached_bytes_ > 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const Said& one = said(r);
     agreement.join = agreement.join || one.join != 0;
+    agreement.clean = agreement.clean && one.clean != 0;
     agreement.holds_commits = agreement.holds_commits || one.holds_commits != 0;
-    if (one.kind != RankCall::Kind::kOpenBucket) continue;
-    // The lowest rank that needs the bucket.
-    if (!agreement.open) agreement.open = GroupId{one.group};
-    const bool same = agreement.open->index == one.group;
-    in_order = in_order && same;
-    if (same) agreement.wide = agreement.wide || one.wide != 0;
-    if (r == collective_.rank()) agreement.served = in_order;
+    agreement.left = agreement.left || one.kind == RankCall::Kind::kLeave;
   }
+  serve(agreement);
   if (agreement.open) return agreement;
-  for (std::uint32_t r = 1; r < ranks; ++r) {
-    if (said(r).kind != said(0).kind || said(r).group != said(0).group) refuse(r);
+  std::uint32_t first = 0;  // whom the others are compared with
+  while (first + 1 < ranks && said(first).kind == RankCall::Kind::kLeave) ++first;
+  for (std::uint32_t r = 0; r < ranks; ++r) {
+    const bool leaves = agreement.left && said(r).kind == RankCall::Kind::kLeave;
+    const bool follows = said(first).kind >= RankCall::Kind::kLeave;
+    if (leaves ? !follows : !alike(said(r), said(first))) refuse(r, first);
   }
   for (std::uint32_t r = 1; r < ranks; ++r) {
     if (said(r).terms != said(0).terms) refuse_terms(mine.terms);
@@ -118,11 +162,16 @@ RankAgreement RankCalls::agreement(const RankCall& mine) {
   return agreement;
 }
 
-void RankCalls::refuse(std::uint32_t rank) {
+bool RankCalls::alike(const Said& a, const Said& b) noexcept {
+  return a.kind == b.kind && a.group == b.group && a.position == b.position;
+}
+
+void RankCalls::refuse(std::uint32_t rank, std::uint32_t other) {
   const auto called = [&](std::uint32_t r) {
-    return "rank " + std::to_string(r) + " called " + text_of(said(r).kind, {said(r).group});
+    return "rank " + std::to_string(r) + " called " + text_of(said(r));
   };
-  const std::string text = called(rank) + " where " + called(0) +
+  const std::string text = called(std::max(rank, other)) + " where " +
+                           called(std::min(rank, other)) +
                            ": neither was carried out, and no further call will be; make the same "
                            "calls in the same order on every rank";
   collective_.abort(text);

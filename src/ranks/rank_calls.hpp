@@ -27,8 +27,15 @@
 //                            adds group 1
 //   "gather of group 0"      "bucket for group 0"     "bucket for group 0"   opened for both
 //
+// Ranks that follow a recorded order (sequence_runner.hpp) join and reduce ahead of their trainers,
+// and say each entry of it before they carry it out. A rank that must leave the order says so in
+// place of its entry, and then no rank carries it out. From there on, trainers may be at different
+// gathers, all of them joined. So every word has a position, the number of gathers before it in the
+// step: of ranks that need the bucket, the one at the lowest position goes first.
+//
 // If rank 1 said "step" while rank 0 says "gather of group 0", both would throw, naming both calls.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -64,28 +71,40 @@ struct RankCall {
     kSaveCheckpoint,
     kSaveInBackground,
     kLoadCheckpoint,
-    kLoadWeights
+    kLoadWeights,
+    kExchange,
+    // In place of an entry of the recorded order, or as one:
+    kLeave,
+    kJoinAhead,
+    kReduce
   };
   Kind kind = Kind::kStep;
-  GroupId group = {};    // for kOpenBucket and kGather
-  bool join = false;     // for kGather: the other ranks' shards are not here yet
-  bool wide = false;     // for kOpenBucket
+  GroupId group = {};          // for kOpenBucket, kGather, kJoinAhead and kReduce
+  std::uint32_t position = 0;  // for the same: the number of gathers before it in the step
+  bool join = false;   // for kGather and kJoinAhead: the other ranks' shards are not here yet
+  bool wide = false;   // for kOpenBucket
+  bool clean = false;  // for kGather: this rank has no gradient of this step
   StepTerms terms = {};  // for kStep
 };
 
 // The next action of all ranks. Without `open`, all of them are at the same call.
 struct RankAgreement {
   std::optional<GroupId> open;  // reduce the bucket's contents, then open it for this group
+  std::uint32_t position = 0;   // of that
   bool wide = false;            // some rank needs it
   bool served = false;          // this rank may add to that group's; else it asks again
   bool join = false;            // some rank lacks shards
+  bool clean = false;           // all ranks are
+  bool left = false;            // some rank leaves the recorded order
   bool holds_commits = false;   // some rank does
+  bool attached = false;        // what the ranks attached came with these words
 };
 
 // Threads: one at a time, by lock(), which is held during a rank's whole call.
 class RankCalls {
  public:
-  RankCalls(Collective& collective, const partition::Registry& registry);
+  RankCalls(Collective& collective, const partition::Registry& registry,
+            std::size_t most_attached = 0);
 
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
   Collective& collective() noexcept { return collective_; }
@@ -94,8 +113,12 @@ class RankCalls {
 
   // Collective. `present` has a byte for each parameter of the open group, not 0 if this rank's
   // bucket holds a gradient of it. If calls or a step's terms differ, throws kPeerLost and names
-  // both calls or the difference; after that, no call is carried out.
-  RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present);
+  // both calls or the difference; after that, no call is carried out. `attached` travels with the
+  // call; all ranks attach the same number of bytes, at most the constructor's.
+  RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present,
+                      std::span<const std::byte> attached = {});
+  // What rank `rank` attached. Until the next call.
+  std::span<const std::byte> attached(std::uint32_t rank) const noexcept;
   // Whether rank `rank` announced a gradient of parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;
   // Collective. Throws kPeerLost and names anything that a rank registered or set differently from
@@ -103,17 +126,21 @@ class RankCalls {
   void compare_registration(const std::string& settings);
 
   static std::uint64_t bookkeeping_bytes(const partition::Registry& registry,
-                                         std::uint32_t world_size) noexcept;
+                                         std::uint32_t world_size,
+                                         std::size_t most_attached) noexcept;
 
  private:
   // A RankCall in the form in which it is sent: whole words, so that several can follow each other.
   struct Said {
     std::uint64_t terms = 0;  // for a step: their hash
     std::uint32_t group = 0;
+    std::uint32_t position = 0;
     RankCall::Kind kind = RankCall::Kind::kStep;
     std::uint8_t join = 0;
     std::uint8_t wide = 0;
+    std::uint8_t clean = 0;
     std::uint8_t holds_commits = 0;
+    std::array<std::uint8_t, 3> unused = {};
   };
   // The first number in which a rank differs from rank 0.
   struct Difference {
@@ -130,8 +157,10 @@ class RankCalls {
 
   static std::size_t largest_message(const partition::Registry& registry) noexcept;
   RankAgreement agreement(const RankCall& mine);
-  std::string text_of(RankCall::Kind kind, GroupId group) const;
-  [[noreturn]] void refuse(std::uint32_t rank);
+  std::string text_of(const Said& said) const;
+  void serve(RankAgreement& agreement) const noexcept;
+  static bool alike(const Said& a, const Said& b) noexcept;
+  [[noreturn]] void refuse(std::uint32_t rank, std::uint32_t other);
   [[noreturn]] void refuse_terms(const StepTerms& mine);
   std::uint64_t terms_hash(const StepTerms& terms) const;
   std::uint64_t update_hash(ParameterId id) const;
@@ -149,5 +178,6 @@ class RankCalls {
   const Said& said(std::uint32_t rank) const noexcept;
   // Of this rank; of all ranks. Each is a Said, and a bit for each parameter of the open group.
   std::vector<std::byte> message_, messages_;
+  std::size_t attached_bytes_ = 0;  // at the end of each
 };
 }  // namespace headrace::ranks

@@ -235,10 +235,13 @@ void Layout::add_bucket(const Groups& groups) {
   const std::uint64_t part = kExchangeBytes / sizeof(float) / part_.world_size;
   const std::uint64_t blocks = std::max(part / base::kBlockElements, std::uint64_t{1});
   plan_.exchange_elements = std::min(shard, blocks * base::kBlockElements);
-  plan_.exchange_offset_bytes = groups.largest_bucket;
-  plan_.bucket_bytes =
-      groups.largest_bucket + (part_.world_size - 1) * plan_.exchange_elements * sizeof(float);
-  plan_.bucket_memory = take_for_device(plan_.bucket_bytes, "gradient bucket");
+  // Ranks that follow an order reduce one while the trainer fills the other.
+  plan_.buckets = in_.settings.rank_agreement == RankOrder::kTrace ? Plan::kMostBuckets : 1;
+  plan_.exchange_offset_bytes = plan_.buckets * groups.largest_bucket;
+  plan_.bucket_bytes = plan_.exchange_offset_bytes +
+                       (part_.world_size - 1) * plan_.exchange_elements * sizeof(float);
+  plan_.bucket_memory = take_for_device(
+      plan_.bucket_bytes, plan_.buckets > 1 ? "gradient buckets" : "gradient bucket");
 }
 
 // The slots that tiles pass through: for updates here, on the device, and on their way to it.

@@ -115,6 +115,8 @@ constexpr std::pair<std::string_view, Field> kFields[] = {
     {"headrace.update_mode", setting<&Settings::update_mode>},
     {"headrace.update_on", setting<&Settings::update_on>},
     {"headrace.prefetch_groups", setting<&Settings::prefetch_groups>},
+    {"headrace.rank_agreement", setting<&Settings::rank_agreement>},
+    {"headrace.ranks_ahead", setting<&Settings::ranks_ahead>},
     {"headrace.update_threads", setting<&Settings::update_threads>},
     {"headrace.io_block_bytes", setting<&Settings::io_block_bytes>},
     {"headrace.queue_depth", setting<&Settings::queue_depth>},

@@ -57,9 +57,10 @@ void say_scale(const StepRecord& record, double scale, Progress& progress) {
       (scale == record.loss_scale ? ", which stays for now" : "; it is now " + words_of(scale)));
 }
 
-// Forward and backward of this rank's micro-batches of one step.
-void accumulate(Training& training, Batches& batches, World& world, Report& report,
-                StepRecord& record, const char* cure, TraceFile* trace) {
+// Forward and backward of this rank's micro-batches of one step. Returns their losses.
+std::vector<double> accumulate(Training& training, Batches& batches, const World& world,
+                               Report& report, StepRecord& record, const char* cure,
+                               TraceFile* trace) {
   const std::uint32_t mine = report.recipe.accumulation, all = mine * world.size();
   const std::string of_step = " of step " + std::to_string(record.step);
   Stopwatch watch;
@@ -81,7 +82,7 @@ void accumulate(Training& training, Batches& batches, World& world, Report& repo
     training.backward(record.loss_scale);
     add("backward", record.backward_s);
   }
-  for (const double loss : world.in_order("losses" + of_step, losses)) record.loss += loss / all;
+  return losses;
 }
 
 // --plain: what forward and backward needed beside weights and gradients, of one dtype.
@@ -156,8 +157,9 @@ void run_step(Training& training, Batches& batches, World& world, Live& live,
   const std::uint32_t micro_batches = recipe.accumulation * world.size();
   if (live.loss_scale) record.loss_scale = live.loss_scale->value();
   Stopwatch whole;
-  accumulate(training, batches, world, report, record,
-             live.updates == 0 ? kOtherWeights : kGentlerSteps, trace);
+  const std::vector<double> losses =
+      accumulate(training, batches, world, report, record,
+                 live.updates == 0 ? kOtherWeights : kGentlerSteps, trace);
   report.doing = "the update of step " + std::to_string(record.step);
   if (report.options.plain && record.step == 1)
     report.memory.activations_bytes = activation_bytes(report);
@@ -173,6 +175,9 @@ void run_step(Training& training, Batches& batches, World& world, Live& live,
       {.learning_rate = static_cast<float>(record.learning_rate),
        .gradient_scale = static_cast<float>(1 / (micro_batches * record.loss_scale)),
        .max_norm = recipe.max_norm});
+  // Not before: within a step, the ranks work ahead of their calls.
+  const std::string what = "losses of step " + std::to_string(record.step);
+  for (const double loss : world.in_order(what, losses)) record.loss += loss / micro_batches;
   ++(result.skipped ? live.skipped : live.updates);
   if (live.loss_scale) live.loss_scale->update(result.skipped);
   // No later step does what the last step defers: the run's seconds and bytes include all of it.

@@ -51,6 +51,7 @@ class Offloaded : public TorchTraining {
         checkpointing_(setup.options.checkpointing),
         initialise_(shape_, setup.options.seed, nullptr),
         initial_(setup.initial),
+        world_(setup.world),
         offload_(setup.settings, engine_options(setup), device()),
         embed_(add_hyperparameters_and_embed()),
         blocks_(add_blocks()),
@@ -63,9 +64,15 @@ class Offloaded : public TorchTraining {
     } else {
       loaded_ = offload_.freeze_from(checkpoint);
     }
+    world_.exchange_through([this](std::span<const std::byte> mine, std::span<std::byte> all) {
+      engine().exchange(mine, all);
+    });
   }
   // The graph goes before the engine that its nodes reach into.
-  ~Offloaded() override { drop_loss(); }
+  ~Offloaded() override {
+    world_.exchange_through(nullptr);
+    drop_loss();
+  }
 
   headrace::StepResult update(const headrace::StepOptions& options) override {
     return offload_.step(options);

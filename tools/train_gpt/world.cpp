@@ -41,11 +41,17 @@ std::string World::prefix_of(std::uint32_t rank) {
 
 std::string World::words() const { return words_; }
 
+void World::exchange(const std::string& what, std::span<const std::byte> mine,
+                     std::span<std::byte> all) {
+  if (through_) return through_(mine, all);
+  collective_->exchange({sequence_++, what}, mine, all);
+}
+
 std::vector<double> World::in_order(const std::string& what, std::span<const double> mine) {
   std::vector<double> all(mine.begin(), mine.end());
   if (!collective_) return all;
   all.resize(mine.size() * size_);
-  collective_->exchange(next(what), std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+  exchange(what, std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
   std::vector<double> ordered;
   for (std::size_t a = 0; a < mine.size(); ++a) {
     for (std::uint32_t r = 0; r < size_; ++r) ordered.push_back(all[r * mine.size() + a]);
@@ -64,7 +70,7 @@ void World::join(const std::string& what, std::span<std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += kPart) {
     const auto part = bytes.subspan(at, std::min(kPart, bytes.size() - at));
     all.resize(part.size() * size_);
-    collective_->exchange(next(what), part, all);
+    exchange(what, part, all);
     for (std::uint32_t r = 0; r < size_; ++r) {
       if (r == rank_) continue;
       for (std::size_t i = 0; i < part.size(); ++i) part[i] |= all[r * part.size() + i];
@@ -76,8 +82,7 @@ void World::compare(const std::vector<std::string>& facts) {
   if (!collective_) return;
   std::vector<Fact> mine(facts.size()), all(facts.size() * size_);
   for (std::size_t i = 0; i < facts.size(); ++i) facts[i].copy(mine[i].data(), kFactBytes - 1);
-  collective_->exchange(next("options"), std::as_bytes(std::span(mine)),
-                        std::as_writable_bytes(std::span(all)));
+  exchange("options", std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   for (std::size_t at = facts.size(); at < all.size(); ++at) {
     const Fact& other = all[at % facts.size()];
     if (all[at] == other) continue;

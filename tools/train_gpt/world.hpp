@@ -2,10 +2,13 @@
 // world.hpp: the ranks of a run as the training loop sees them. Rank r of W computes micro-batches
 // r, W + r, 2W + r and so on of a step.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headrace/collective.hpp"
@@ -34,6 +37,11 @@ class World {
   // The engine's; null: one rank.
   const std::shared_ptr<headrace::Collective>& collective() const noexcept { return collective_; }
 
+  // While an engine has the collective, the calls below go through Engine::exchange(); null: no
+  // longer.
+  using Exchange = std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)>;
+  void exchange_through(Exchange exchange) { through_ = std::move(exchange); }
+
   // Collective calls, named by `what`. With one rank they give back what they were given.
   // One after the other of `mine`, in the order of micro-batches: mine[a] is number a * W + rank.
   std::vector<double> in_order(const std::string& what, std::span<const double> mine);
@@ -50,10 +58,12 @@ class World {
   void leave() noexcept { collective_.reset(); }
 
  private:
-  headrace::CollectiveTag next(const std::string& what) noexcept { return {sequence_++, what}; }
+  void exchange(const std::string& what, std::span<const std::byte> mine,
+                std::span<std::byte> all);
   std::uint32_t rank_ = 0, size_ = 1;
   std::string words_;
   std::uint64_t sequence_ = 0;
   std::shared_ptr<headrace::Collective> collective_;
+  Exchange through_;
 };
 }  // namespace train_gpt

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/sequence_runner.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "async/thread.hpp"
+
+namespace headrace::ranks {
+namespace {
+constexpr std::uint32_t kNoSlot = ~0u;  // of a gather that the trainer joined itself
+}
+
+SequenceRunner::SequenceRunner(const Parts& parts) : p_(parts), stream_(p_.device.create_stream()) {
+  if (p_.follows) thread_ = async::start_thread("headrace-ahead", [this] { run(); });
+}
+
+SequenceRunner::~SequenceRunner() {
+  stop();
+  try {
+    p_.device.synchronize(stream_);
+  } catch (const std::exception&) {
+    // A device that failed has nothing left to do.
+  }
+  p_.device.destroy_stream(stream_);
+}
+
+void SequenceRunner::stop() noexcept {
+  {
+    const Lock lock(mutex_);
+    stop_ = leaving_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  if (slots_ != nullptr) give_back_unused();
+}
+
+// ---- the trainer's ----
+
+bool SequenceRunner::begins_with(GroupId group) const noexcept {
+  return p_.follows && !sequence_.empty() && sequence_.gathers().front() == group;
+}
+
+void SequenceRunner::begin(std::uint32_t joined) {
+  state_ = State::kFollowing;
+  follows_step_ = true;
+  leaving_ = stop_;
+  next_ = joined;
+  slots_of_.assign(joined, kNoSlot);
+  changed_.notify_all();
+}
+
+template <class Done>
+void SequenceRunner::wait(Lock& lock, const Done& done) {
+  ++waiting_;
+  changed_.notify_all();
+  changed_.wait(lock, done);
+  --waiting_;
+}
+
+void SequenceRunner::throw_if_failed() const {
+  if (state_ == State::kFailed) std::rethrow_exception(error_);
+}
+
+void SequenceRunner::enter(std::uint32_t position) {
+  p_.bucket.leave_position(position_);
+  position_ = position;
+  changed_.notify_all();
+}
+
+// The trainer has what gather number position_ is for.
+std::uint32_t SequenceRunner::pass_gather(GroupId group) {
+  p_.record.gathers.push_back(group);
+  return slots_of_[position_ - 1];
+}
+
+void SequenceRunner::give_back_unused() noexcept {
+  while (slots_of_.size() > position_) {
+    slots_->give_back(slots_of_.back(), stream_);
+    slots_of_.pop_back();
+  }
+}
+
+// Behind the last entry there is nothing to leave: the next meeting says that a step it is not.
+void SequenceRunner::leave(Lock& lock) {
+  if (!runs()) return;
+  const bool at_end = !sequence_.whole() && position_ == sequence_.gathers().size();
+  leaving_ = leaving_ || !at_end;
+  wait(lock, [&] { return state_ != State::kFollowing; });
+  if (state_ == State::kEnded && !sequence_.whole()) state_ = State::kLeft;
+}
+
+std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
+  Lock lock(mutex_);
+  throw_if_failed();
+  if (state_ == State::kIdle && position_ == 0 && begins_with(group)) begin(0);
+  const std::vector<GroupId>& gathers = sequence_.gathers();
+  const std::uint32_t number = position_;
+  const bool expected = number < gathers.size() && gathers[number] == group;
+  if (state_ == State::kFollowing && expected) {
+    enter(number + 1);
+    wait(lock, [&] { return slots_of_.size() > number || state_ != State::kFollowing; });
+    if (slots_of_.size() > number) return pass_gather(group);
+    position_ = number;  // it is yet to be made
+  }
+  leave(lock);
+  throw_if_failed();
+  if (slots_of_.size() > number && expected) {
+    enter(number + 1);
+    return pass_gather(group);
+  }
+  give_back_unused();
+  return std::nullopt;
+}
+
+RankCall SequenceRunner::gather_call(GroupId group, bool join, bool clean) const {
+  const Lock lock(mutex_);
+  return {.kind = RankCall::Kind::kGather,
+          .group = group,
+          .position = position_,
+          .join = join,
+          .clean = clean && !runs() && begins_with(group)};
+}
+
+void SequenceRunner::met_in_gather(GroupId group, bool all_clean) {
+  const Lock lock(mutex_);
+  enter(position_ + 1);
+  if (all_clean) {
+    p_.record.clear();
+    position_ = 1;
+    begin(1);
+  }
+  p_.record.gathers.push_back(group);
+}
+
+// Null: not now, or no more.
+HeldGradients* SequenceRunner::memory_for(Lock& lock, const Reduction& of) {
+  HeldGradients* free = p_.bucket.take_free(of);
+  if (free == nullptr && p_.bucket.frees_some(position_)) {
+    wait(lock, [&] {
+      if (state_ == State::kFollowing) free = p_.bucket.take_free(of);
+      return free != nullptr || state_ != State::kFollowing;
+    });
+  }
+  return free;
+}
+
+bool SequenceRunner::take_gradient(ParameterId id, GroupId group, const void* gradient, DType dtype,
+                                   Stream stream) {
+  Lock lock(mutex_);
+  throw_if_failed();
+  // Other ranks may have begun, with a gather.
+  if (state_ == State::kIdle && position_ == 0 && !sequence_.empty()) begin(0);
+  if (state_ == State::kFollowing) {
+    const Reduction of{position_, group};
+    HeldGradients* mine = p_.bucket.held(of);
+    if (mine == nullptr && sequence_.reduces(of)) mine = memory_for(lock, of);
+    if (mine != nullptr && p_.bucket.takes(*mine, id, dtype)) {
+      lock.unlock();
+      p_.bucket.hold(*mine, id, gradient, dtype, stream);
+      return true;
+    }
+  }
+  leave(lock);
+  throw_if_failed();
+  return false;
+}
+
+void SequenceRunner::leave() {
+  Lock lock(mutex_);
+  leave(lock);
+  throw_if_failed();
+}
+
+void SequenceRunner::end_gathers() noexcept {
+  Lock lock(mutex_);
+  if (state_ == State::kFollowing && position_ < sequence_.gathers().size()) leave(lock);
+  if (state_ != State::kFollowing && slots_ != nullptr) give_back_unused();
+}
+
+void SequenceRunner::begin_step() {
+  Lock lock(mutex_);
+  throw_if_failed();
+  if (!runs()) return;
+  if (sequence_.whole() && position_ == sequence_.gathers().size()) {
+    enter(position_);
+    in_step_ = true;
+    wait(lock, [&] { return state_ != State::kFollowing; });
+  } else {
+    leave(lock);
+  }
+  throw_if_failed();
+}
+
+void SequenceRunner::met(bool in_step) noexcept {
+  const Lock lock(mutex_);
+  if (state_ != State::kEnded) return;
+  state_ = State::kLeft;
+  if (in_step) return;
+  follows_step_ = false;
+  ++departures_;
+}
+
+void SequenceRunner::end_step(bool counts) {
+  const Lock lock(mutex_);
+  give_back_unused();
+  if (counts && p_.follows) {
+    if (follows_step_) ++followed_;
+    steps_apart_ = follows_step_ ? 0 : steps_apart_ + 1;
+    // One step that differed may be the only one.
+    if (steps_apart_ > 0 && (sequence_.empty() || steps_apart_ > 1)) {
+      sequence_.make(p_.record, p_.ahead, residency::Plan::kMostBuckets);
+      steps_apart_ = 0;
+    }
+  }
+  p_.record.clear();
+  slots_of_.clear();
+  position_ = 0;
+  in_step_ = follows_step_ = false;
+  if (state_ != State::kFailed) state_ = State::kIdle;
+}
+
+void SequenceRunner::note_release() noexcept {
+  const Lock lock(mutex_);
+  ++releases_;
+  changed_.notify_all();
+}
+
+void SequenceRunner::add_stats(Stats& stats) const noexcept {
+  const Lock lock(mutex_);
+  stats.gathers_joined_ahead = joined_ahead_;
+  stats.steps_followed = followed_;
+  stats.rank_departures = departures_;
+}
+
+// ---- the thread's ----
+
+void SequenceRunner::run() noexcept {
+  Lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stop_ || state_ == State::kFollowing; });
+    if (state_ == State::kFollowing) follow(lock);
+    if (stop_) return;
+  }
+}
+
+void SequenceRunner::follow(Lock& lock) {
+  while (state_ == State::kFollowing) {
+    if (next_ == sequence_.entries().size()) {
+      state_ = State::kEnded;
+      break;
+    }
+    const Sequence::Entry entry = sequence_.entries()[next_];
+    const bool prepared = prepare(lock, entry);
+    lock.unlock();
+    bool done = false;
+    std::exception_ptr error;
+    try {
+      done = carry_out(entry, prepared);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (!done && taken_) slots_->give_back(*taken_, stream_);
+    lock.lock();
+    if (done) {
+      note_done(entry);
+    } else {
+      state_ = error ? State::kFailed : State::kLeft;
+      error_ = error;
+      follows_step_ = false;
+      ++departures_;
+    }
+    taken_.reset();
+    reduced_ = nullptr;
+    changed_.notify_all();
+  }
+  changed_.notify_all();
+}
+
+// Whether this rank has what the entry needs; else it leaves.
+bool SequenceRunner::prepare(Lock& lock, const Sequence::Entry& entry) {
+  return entry.kind == Sequence::Entry::Kind::kJoin ? prepare_join(lock, entry)
+                                                    : prepare_reduction(lock, entry);
+}
+
+bool SequenceRunner::prepare_join(Lock& lock, const Sequence::Entry& entry) {
+  while (!leaving_) {
+    const std::uint64_t seen = releases_;
+    lock.unlock();
+    const std::optional<std::uint32_t> slot = slots_->take(entry.group);
+    lock.lock();
+    taken_ = slot;
+    if (slot) return true;
+    changed_.wait(lock, [&] { return leaving_ || waiting_ > 0 || releases_ != seen; });
+    if (waiting_ > 0 && releases_ == seen) return false;
+  }
+  return false;
+}
+
+bool SequenceRunner::prepare_reduction(Lock& lock, const Sequence::Entry& entry) {
+  const auto complete = [&] { return in_step_ || position_ > entry.at; };
+  changed_.wait(lock, [&] { return leaving_ || complete() || waiting_ > 0; });
+  reduced_ = p_.bucket.held({entry.at, entry.group});
+  return !leaving_ && complete();
+}
+
+// False: some rank leaves, and no rank carries the entry out.
+bool SequenceRunner::carry_out(const Sequence::Entry& entry, bool prepared) {
+  const bool joins = entry.kind == Sequence::Entry::Kind::kJoin;
+  RankCall say{.kind = joins ? RankCall::Kind::kJoinAhead : RankCall::Kind::kReduce,
+               .group = entry.group,
+               .position = entry.at,
+               .join = taken_ && !slots_->joined(*taken_)};
+  if (!prepared) say = {.kind = RankCall::Kind::kLeave};
+  const auto present = joins ? std::span<const std::uint8_t>{}
+                             : p_.bucket.present(entry.group, prepared ? reduced_ : nullptr);
+  const RankAgreement agreed = p_.ranks.agree(say, present);
+  if (agreed.left) return false;
+  const base::TraceSpan span(p_.trace, TraceLane::kRanks, joins ? "join" : "reduce",
+                             entry.group.index);
+  if (!joins) {
+    p_.bucket.reduce(entry.group, reduced_, stream_);
+  } else {
+    slots_->join(*taken_, entry.group, agreed.join, stream_);
+  }
+  return true;
+}
+
+void SequenceRunner::note_done(const Sequence::Entry& entry) {
+  ++next_;
+  if (entry.kind == Sequence::Entry::Kind::kJoin) {
+    slots_of_.push_back(*taken_);
+    if (position_ <= entry.at) ++joined_ahead_;
+    return;
+  }
+  if (reduced_ != nullptr) reduced_->used = false;
+  p_.record.reductions.push_back({entry.at, entry.group});
+}
+}  // namespace headrace::ranks
