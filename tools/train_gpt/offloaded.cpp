@@ -164,6 +164,7 @@ class Offloaded : public TorchTraining {
   bool checkpointing_;
   Initialiser initialise_;
   const InitialWeights* initial_;  // null: random values
+  World& world_;
   mutable Offload offload_;
   Group<EmbedImpl> embed_;
   std::vector<Group<BlockImpl>> blocks_;
