@@ -255,8 +255,9 @@ typedef struct headrace_piece {
 } headrace_piece;
 
 /* The interface of headrace/collective.hpp as a table of functions; all are required. The threads
- * that call the engine call these functions. `what` and `sequence` name the call, and are equal on
- * every rank; `what` is valid during the call.
+ * that call the engine call these functions, and if `takes_any_thread`, so does a thread of the
+ * engine; one call at a time. `what` and `sequence` name the call, and are equal on every rank;
+ * `what` is valid during the call.
  * abort(): this rank has failed; the other ranks' calls must return an error. */
 typedef struct headrace_collective {
   uint32_t struct_size;
@@ -273,6 +274,8 @@ typedef struct headrace_collective {
   headrace_code (*exchange)(void* context, uint64_t sequence, const char* what, const void* mine,
                             size_t size_bytes, void* all);
   void (*abort)(void* context, const char* why);
+  int32_t takes_any_thread; /* not 0: the ranks can join and reduce ahead of their trainers' calls
+                               (headrace.rank_agreement). The same on every rank. */
 } headrace_collective;
 
 /* ---- an engine ---- */
@@ -514,6 +517,10 @@ headrace_code headrace_engine_lend_gradient(headrace_engine* engine, headrace_pa
                                             const void* gradient, headrace_dtype dtype,
                                             headrace_error* error);
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error);
+/* Engine::exchange(): with several ranks, `all` receives the `size_bytes` bytes of each, in rank
+ * order. `all_size_bytes` is `size_bytes` times the number of ranks. */
+headrace_code headrace_engine_exchange(headrace_engine* engine, const void* mine, size_t size_bytes,
+                                       void* all, size_t all_size_bytes, headrace_error* error);
 headrace_code headrace_engine_gradient_statistics(headrace_engine* engine,
                                                   headrace_parameter parameter,
                                                   headrace_gradient_piece* out_statistics,

@@ -59,8 +59,9 @@ struct CollectiveTag {
   std::string_view what;       // e.g. "gather of h.3"; valid during the call
 };
 
-// Threads: calls come from the trainer's threads, one at a time per rank. abort() may come from any
-//          thread, even during a call.
+// Threads: calls come from the trainer's threads, and if takes_any_thread(), from a thread of the
+//          engine's too; one at a time per rank. abort() may come from any thread, even during a
+//          call.
 // Order:   calls are ordered on `stream`. A call sees the results of work that was queued there
 //          before the call, and work that is queued there later sees the result of the call. A call
 //          may return before its work is done, so the memory given to it must stay valid until the
@@ -97,5 +98,8 @@ class Collective {
   // The amount of host memory that the Collective holds for bytes in transit, such as a staging
   // buffer. The engine's plan counts this memory.
   virtual std::uint64_t host_bytes() const noexcept { return 0; }
+  // Whether calls may come from other threads than the trainer's. Only then can an engine join and
+  // reduce ahead of its trainer's calls (headrace.rank_agreement). The same on every rank.
+  virtual bool takes_any_thread() const noexcept { return false; }
 };
 }  // namespace headrace

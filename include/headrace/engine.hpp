@@ -18,15 +18,15 @@
 //          autograd's) may call gather(), release() and add_gradient() at the same time, but not
 //          during any of those calls.
 // Ranks:   with several, freeze(), gather(), step(), discard_gradients(), exchange() and the
-//          hashes are collective: every rank makes the same calls in the same order. add_gradient() is not
-//          collective: a rank without a gradient for a parameter adds nothing to that parameter's
-//          sum. But add_gradient() may wait for the other ranks' next collective call. During that
-//          time, no rank may wait for another by any other means. An engine takes collective calls
-//          one at a time, so a trainer with several threads must put its gathers in order.
-//          Gradients of one group may arrive in any order. A rank that has fewer micro-batches than
-//          the others makes the same gathers as they do, without adding gradients. docs/ranks.md
-//          lists what else is needed so that the results equal, to the last bit, those of one rank
-//          that accumulates gradients.
+//          hashes are collective: every rank makes the same calls in the same order.
+//          add_gradient() is not collective: a rank without a gradient for a parameter adds nothing
+//          to that parameter's sum. But add_gradient() may wait for the other ranks' next
+//          collective call. During that time, no rank may wait for another by any other means. An
+//          engine takes collective calls one at a time, so a trainer with several threads must put
+//          its gathers in order. Gradients of one group may arrive in any order. A rank that has
+//          fewer micro-batches than the others makes the same gathers as they do, without adding
+//          gradients. docs/ranks.md lists what else is needed so that the results equal, to the
+//          last bit, those of one rank that accumulates gradients.
 // Errors:  headrace::Error. If a step fails before a pass over any tile has begun, nothing was
 //          updated, and the step may be repeated. The engine detects a failed read or a damaged
 //          record header before the pass over the tile in question. But it still waits for the
@@ -279,11 +279,11 @@ class Engine {
   // its values. Each gradient may have any dtype, and loses no bit.
   void lend_gradient(ParameterId id, const void* gradient, DType dtype);
   void discard_gradients();
-  // The trainer's own data, such as losses, between the ranks: all[r * mine.size() + i] becomes rank
-  // r's mine[i]. Collective; `mine` has the same size on every rank, and `all` that size times the
-  // number of ranks. Cost: two exchanges of the collective. Cheapest between step() and the next
-  // gather(): elsewhere the ranks leave the order in which they work ahead (docs/ranks.md).
-  // Throws kInvalidArgument if `all` has another size.
+  // Sends the trainer's own data, such as losses, to all ranks: all[r * mine.size() + i] becomes
+  // rank r's mine[i]. Collective. `mine` has the same size on every rank, and `all` that size times
+  // the number of ranks; kInvalidArgument if not. Cost: two exchanges of the collective. Cheapest
+  // between step() and the next gather(): elsewhere the ranks leave the order in which they work
+  // ahead (docs/ranks.md).
   void exchange(std::span<const std::byte> mine, std::span<std::byte> all);
   // Of the gradients that one parameter has received since the last step, added up and not scaled;
   // zeros if it has none. For trainers that clip by a rule of their own before step(). Waits until

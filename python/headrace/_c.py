@@ -176,6 +176,7 @@ class headrace_collective(Structure):
         ("exchange", CFUNCTYPE(c_int32, c_void_p, c_uint64, c_char_p, c_void_p, c_size_t,
         c_void_p)),
         ("abort", CFUNCTYPE(None, c_void_p, c_char_p)),
+        ("takes_any_thread", c_int32),
     ]
     defaults = {}
 
@@ -455,6 +456,8 @@ FUNCTIONS = {
     "headrace_engine_lend_gradient": (c_int32, [c_void_p, c_uint32, c_void_p, c_int32,
         POINTER(headrace_error)]),
     "headrace_engine_discard_gradients": (c_int32, [c_void_p, POINTER(headrace_error)]),
+    "headrace_engine_exchange": (c_int32, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t,
+        POINTER(headrace_error)]),
     "headrace_engine_gradient_statistics": (c_int32, [c_void_p, c_uint32,
         POINTER(headrace_gradient_piece), POINTER(headrace_error)]),
     "headrace_engine_set_hyperparameters": (c_int32, [c_void_p, c_uint32,

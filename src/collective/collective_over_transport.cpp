@@ -84,6 +84,7 @@ class CollectiveOverTransport final : public Collective {
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { watch_.abort(why); }
+  bool takes_any_thread() const noexcept override { return true; }
   std::uint64_t host_bytes() const noexcept override {
     return staging_ ? staging_->size_bytes() : 0;
   }

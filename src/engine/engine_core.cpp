@@ -58,6 +58,8 @@ engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
   check_settings(settings);
   check_place(*collective);
   collective->use_device(device);
+  if (collective->world_size() > 1 && !collective->takes_any_thread())
+    settings.rank_agreement = RankOrder::kEach;
   if (trace_events <= kMostTraceEvents) return;
   throw Error(Code::kInvalidArgument,
               "EngineOptions: trace_events = " + std::to_string(trace_events) + ": at most " +

@@ -95,6 +95,7 @@ void Leases::meet_and_join(const Gathered& lease) {
   const ranks::RankAgreement agreed =
       p_.gradients.meet_for_gather(lease.group_, !joined(lease.slot_));
   join(lease.slot_, lease.group_, agreed.join, lease.stream_);
+  p_.gradients.end_gather(lease.group_, agreed);
 }
 
 std::optional<std::uint32_t> Leases::take(GroupId group) noexcept {

@@ -83,6 +83,7 @@ std::unique_ptr<Running> Startup::run() {
     allocate(*running);
     running->ranks.compare_registration(settings_);
   }
+  running->gradients->begin();
   say_what_was_chosen(*running);
   return running;
 }

@@ -28,6 +28,7 @@ class CountedCollective final : public Collective {
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { counted_->abort(why); }
   std::uint64_t host_bytes() const noexcept override { return counted_->host_bytes(); }
+  bool takes_any_thread() const noexcept override { return counted_->takes_any_thread(); }
 
   void add_stats(Stats& stats) const noexcept;
 

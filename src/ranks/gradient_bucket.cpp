@@ -82,10 +82,14 @@ HeldGradients* GradientBucket::take_free(const Reduction& of) {
   return nullptr;
 }
 
+bool GradientBucket::has_free() const noexcept {
+  return std::ranges::any_of(std::span(held_).first(p_.plan.buckets),
+                             [](const HeldGradients& one) { return !one.used; });
+}
+
 bool GradientBucket::frees_some(std::uint32_t position) const noexcept {
-  return std::ranges::any_of(held_, [&](const HeldGradients& one) {
-    return one.used && one.of.position < position;
-  });
+  return std::ranges::any_of(
+      held_, [&](const HeldGradients& one) { return one.used && one.of.position < position; });
 }
 
 // At most one is behind another at its position: the ranks open the bucket for these one by one.
@@ -100,8 +104,7 @@ HeldGradients* GradientBucket::first_held() noexcept {
 
 // As one rank adds it: an f32 gradient of bf16 parameters is not rounded.
 bool GradientBucket::needs_wide(ParameterId id, DType dtype) const {
-  const DType of_section =
-      p_.partition.sections[p_.partition.parameters[id.index].section].dtype;
+  const DType of_section = p_.partition.sections[p_.partition.parameters[id.index].section].dtype;
   return dtype != of_section && of_section != DType::kF32;
 }
 
@@ -162,6 +165,7 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
     const auto here = open_ ? present(open_->group, open_here_) : std::span<const std::uint8_t>{};
     meetings_.fetch_add(1, std::memory_order_relaxed);
     const RankAgreement agreed = p_.ranks.agree(say, here, std::exchange(attached, {}));
+    if (agreed.left) continue;  // the others now come to their trainers' calls
     if (!agreed.open) {
       // The next micro-batch may begin: what it brings comes behind what this one brought.
       if (call.kind == RankCall::Kind::kGather) flush();
@@ -172,8 +176,8 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
     const bool served = agreed.served;
     open(of, agreed.wide, !served ? nullptr : mine != nullptr ? mine : take_free(of));
     // What is held of the call's own group goes on with it.
-    const bool own = call.kind == RankCall::Kind::kOpenBucket &&
-                     of == Reduction{call.position, call.group};
+    const bool own =
+        call.kind == RankCall::Kind::kOpenBucket && of == Reduction{call.position, call.group};
     if (served && (mine == nullptr || own)) return agreed;
   }
 }
@@ -187,13 +191,13 @@ void GradientBucket::open(const Reduction& of, bool wide, HeldGradients* mine) {
 void GradientBucket::add(ParameterId id, const void* gradient, DType dtype, Stream stream,
                          std::uint32_t position, std::span<const std::byte> attached) {
   const Reduction of{position, {p_.partition.parameters[id.index].group}};
-  const bool fits = open_ == of && open_here_ != nullptr && takes(*open_here_, id, dtype);
-  if (!fits) {
+  // Twice, if what was held of its group has to be reduced before it.
+  while (open_ != of || open_here_ == nullptr || !takes(*open_here_, id, dtype)) {
     meet({.kind = RankCall::Kind::kOpenBucket,
           .group = of.group,
           .position = position,
           .wide = needs_wide(id, dtype)},
-         attached);
+         std::exchange(attached, {}));
   }
   hold(*open_here_, id, gradient, dtype, stream);
 }

@@ -68,10 +68,12 @@ class GradientBucket {
   // they say first.
   RankAgreement meet(const RankCall& call, std::span<const std::byte> attached = {});
   // Meets the others first if the bucket must be opened for this gradient.
-  void add(ParameterId id, const void* gradient, DType dtype, Stream stream,
-           std::uint32_t position, std::span<const std::byte> attached = {});
+  void add(ParameterId id, const void* gradient, DType dtype, Stream stream, std::uint32_t position,
+           std::span<const std::byte> attached = {});
   // Collective: all ranks do so after the same meeting. Adds what any rank has to the sums.
   void flush();
+  // Whether it collects the gradients of some group, on all ranks.
+  bool is_open() const noexcept { return open_.has_value(); }
   // Empties it, and forgets which parameters have sums.
   void forget();
 
@@ -79,6 +81,7 @@ class GradientBucket {
   // Null if there are none, or no memory is free for them.
   HeldGradients* held(const Reduction& of) noexcept;
   HeldGradients* take_free(const Reduction& of);
+  bool has_free() const noexcept;
   // Whether some memory holds gradients of an earlier position, so that the runner will free it.
   bool frees_some(std::uint32_t position) const noexcept;
   // Whether hold() can: it has no gradient of this parameter, nor one that needs wider sums.
@@ -118,9 +121,9 @@ class GradientBucket {
   std::byte* memory_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   std::array<HeldGradients, residency::Plan::kMostBuckets> held_;
-  std::optional<Reduction> open_;        // the same on all ranks
-  HeldGradients* open_here_ = nullptr;   // null: this rank has none of them
-  std::vector<std::uint8_t> in_slab_;    // per parameter: its slab already holds a sum
+  std::optional<Reduction> open_;       // the same on all ranks
+  HeldGradients* open_here_ = nullptr;  // null: this rank has none of them
+  std::vector<std::uint8_t> in_slab_;   // per parameter: its slab already holds a sum
   // per group: its gradients have other dtypes than its sections
   std::vector<std::uint8_t> wide_;
   std::vector<std::uint8_t> present_;  // per parameter of one group

@@ -23,6 +23,10 @@ Gradients::Gradients(const GradientParts& parts, Order order, base::TraceRecorde
                                         order.ahead, trace});
 }
 
+void Gradients::begin() {
+  if (runner_) runner_->start(p_.ranks.least(p_.plan.buckets));
+}
+
 Gradients::~Gradients() {
   runner_.reset();
   try {
@@ -34,9 +38,9 @@ Gradients::~Gradients() {
 
 std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition) {
   return GradientSums::bookkeeping_bytes(partition) +
-         (partition.world_size > 1 ? GradientBucket::bookkeeping_bytes(
-                                        partition, residency::Plan::kMostBuckets)
-                                  : 0) +
+         (partition.world_size > 1
+              ? GradientBucket::bookkeeping_bytes(partition, residency::Plan::kMostBuckets)
+              : 0) +
          partition.parameters.size() * (sizeof(std::uint32_t) + sizeof(Stream)) +
          kUsualStreams * sizeof(Stream);
 }
@@ -133,9 +137,7 @@ RankAgreement Gradients::meet(const RankCall& call) {
 }
 
 RankAgreement Gradients::meet_for_gather(GroupId group, bool join) {
-  const RankAgreement agreed = meet(runner_->gather_call(group, join, !any_arrived()));
-  runner_->met_in_gather(group, agreed.clean);
-  return agreed;
+  return meet(runner_->gather_call(group, join, !any_arrived()));
 }
 
 GradientTotals Gradients::finish(const StepTerms& terms) {

@@ -20,12 +20,14 @@ class Gradients {
  public:
   // How the ranks meet, if there are several.
   struct Order {
-    bool follows = false;     // that of the step before, if they can
+    bool follows = false;     // that of the step before
     std::uint32_t ahead = 0;  // gathers
   };
   // Throws kOutOfBudget if the device has no room for the bucket.
   Gradients(const GradientParts& parts, Order order, base::TraceRecorder* trace);
   ~Gradients();
+  // Collective, in freeze: the ranks agree on what all of them have room for.
+  void begin();
 
   // For trainer threads, several at once. Throws kWrongState for an undeclared second gradient.
   void add(ParameterId id, const void* gradient, DType dtype, Stream stream);
@@ -62,6 +64,10 @@ class Gradients {
   // slot: joined ahead, and leased. No value: the caller fills one, then has the ranks meet for it.
   std::optional<std::uint32_t> begin_gather(GroupId group) { return runner_->begin_gather(group); }
   RankAgreement meet_for_gather(GroupId group, bool join);
+  // After the join of that gather is queued: from here on, the runner may make calls.
+  void end_gather(GroupId group, const RankAgreement& agreed) {
+    runner_->end_gather(group, agreed.clean);
+  }
 
   void add_stats(Stats& stats) const noexcept;
 
@@ -83,8 +89,8 @@ class Gradients {
   StepRecord record_;
   std::optional<GradientBucket> bucket_;  // with several ranks, as the next
   std::optional<SequenceRunner> runner_;
-  std::vector<std::uint32_t> arrivals_;   // per parameter, since the last step
-  std::vector<Stream> last_stream_;       // per parameter: the stream of its last arrival
+  std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step
+  std::vector<Stream> last_stream_;      // per parameter: the stream of its last arrival
   // Set until a gradient arrives: a repeated step does not ask the other ranks again, since they
   // may be past it.
   std::optional<GradientTotals> totals_;

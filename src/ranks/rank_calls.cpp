@@ -138,6 +138,7 @@ void RankCalls::serve(RankAgreement& agreement) const noexcept {
 RankAgreement RankCalls::agreement(const RankCall& mine) {
   const std::uint32_t ranks = collective_.world_size();
   RankAgreement agreement;
+  std::uint32_t of_order = 0;  // ranks that follow one, or leave it
   agreement.clean = true;
   agreement.attached = attached_bytes_ > 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
@@ -146,15 +147,14 @@ RankAgreement RankCalls::agreement(const RankCall& mine) {
     agreement.clean = agreement.clean && one.clean != 0;
     agreement.holds_commits = agreement.holds_commits || one.holds_commits != 0;
     agreement.left = agreement.left || one.kind == RankCall::Kind::kLeave;
+    of_order += one.kind >= RankCall::Kind::kLeave ? 1 : 0;
   }
+  agreement.left = agreement.left || (of_order > 0 && of_order < ranks);
+  if (agreement.left) return agreement;
   serve(agreement);
   if (agreement.open) return agreement;
-  std::uint32_t first = 0;  // whom the others are compared with
-  while (first + 1 < ranks && said(first).kind == RankCall::Kind::kLeave) ++first;
-  for (std::uint32_t r = 0; r < ranks; ++r) {
-    const bool leaves = agreement.left && said(r).kind == RankCall::Kind::kLeave;
-    const bool follows = said(first).kind >= RankCall::Kind::kLeave;
-    if (leaves ? !follows : !alike(said(r), said(first))) refuse(r, first);
+  for (std::uint32_t r = 1; r < ranks; ++r) {
+    if (!alike(said(r), said(0))) refuse(r, 0);
   }
   for (std::uint32_t r = 1; r < ranks; ++r) {
     if (said(r).terms != said(0).terms) refuse_terms(mine.terms);

@@ -29,9 +29,10 @@
 //
 // Ranks that follow a recorded order (sequence_runner.hpp) join and reduce ahead of their trainers,
 // and say each entry of it before they carry it out. A rank that must leave the order says so in
-// place of its entry, and then no rank carries it out. From there on, trainers may be at different
-// gathers, all of them joined. So every word has a position, the number of gathers before it in the
-// step: of ranks that need the bucket, the one at the lowest position goes first.
+// place of its entry, and one that has not begun it says its trainer's call. Then no rank carries
+// the entry out, and all meet for their trainers' calls. From there on, trainers may be at
+// different gathers, all of them joined. So every word has a position, the number of gathers before
+// it in the step: of ranks that need the bucket, the one at the lowest position goes first.
 //
 // If rank 1 said "step" while rank 0 says "gather of group 0", both would throw, naming both calls.
 #pragma once
@@ -81,9 +82,9 @@ struct RankCall {
   Kind kind = Kind::kStep;
   GroupId group = {};          // for kOpenBucket, kGather, kJoinAhead and kReduce
   std::uint32_t position = 0;  // for the same: the number of gathers before it in the step
-  bool join = false;   // for kGather and kJoinAhead: the other ranks' shards are not here yet
-  bool wide = false;   // for kOpenBucket
-  bool clean = false;  // for kGather: this rank has no gradient of this step
+  bool join = false;     // for kGather and kJoinAhead: the other ranks' shards are not here yet
+  bool wide = false;     // for kOpenBucket
+  bool clean = false;    // for kGather: this rank has no gradient of this step
   StepTerms terms = {};  // for kStep
 };
 
@@ -95,7 +96,7 @@ struct RankAgreement {
   bool served = false;          // this rank may add to that group's; else it asks again
   bool join = false;            // some rank lacks shards
   bool clean = false;           // all ranks are
-  bool left = false;            // some rank leaves the recorded order
+  bool left = false;            // some rank is not in the recorded order: nothing is done
   bool holds_commits = false;   // some rank does
   bool attached = false;        // what the ranks attached came with these words
 };
@@ -124,6 +125,9 @@ class RankCalls {
   // Collective. Throws kPeerLost and names anything that a rank registered or set differently from
   // rank 0. `settings` has a line for each, "path = value".
   void compare_registration(const std::string& settings);
+
+  // Collective: the least of what the ranks give, in freeze.
+  std::uint32_t least(std::uint32_t mine);
 
   static std::uint64_t bookkeeping_bytes(const partition::Registry& registry,
                                          std::uint32_t world_size,

@@ -219,4 +219,11 @@ void RankCalls::compare_registration(const std::string& settings) {
                                    ": no rank is frozen; register the same groups and give the "
                                    "same settings on every rank");
 }
+
+std::uint32_t RankCalls::least(std::uint32_t mine) {
+  std::vector<std::uint32_t> all(collective_.world_size());
+  collective_.exchange(next("freeze: what every rank has room for"),
+                       std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return *std::ranges::min_element(all);
+}
 }  // namespace headrace::ranks

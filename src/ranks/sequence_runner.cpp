@@ -11,7 +11,11 @@ namespace {
 constexpr std::uint32_t kNoSlot = ~0u;  // of a gather that the trainer joined itself
 }
 
-SequenceRunner::SequenceRunner(const Parts& parts) : p_(parts), stream_(p_.device.create_stream()) {
+SequenceRunner::SequenceRunner(const Parts& parts)
+    : p_(parts), stream_(p_.device.create_stream()) {}
+
+void SequenceRunner::start(std::uint32_t buckets) {
+  buckets_ = buckets;
   if (p_.follows) thread_ = async::start_thread("headrace-ahead", [this] { run(); });
 }
 
@@ -52,11 +56,14 @@ void SequenceRunner::begin(std::uint32_t joined) {
 
 template <class Done>
 void SequenceRunner::wait(Lock& lock, const Done& done) {
-  ++waiting_;
+  const std::function<bool()> until = std::ref(done);
+  waits_until_ = &until;
   changed_.notify_all();
   changed_.wait(lock, done);
-  --waiting_;
+  waits_until_ = nullptr;
 }
+
+bool SequenceRunner::trainer_waits() const { return waits_until_ != nullptr && !(*waits_until_)(); }
 
 void SequenceRunner::throw_if_failed() const {
   if (state_ == State::kFailed) std::rethrow_exception(error_);
@@ -93,7 +100,8 @@ void SequenceRunner::leave(Lock& lock) {
 std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
   Lock lock(mutex_);
   throw_if_failed();
-  if (state_ == State::kIdle && position_ == 0 && begins_with(group)) begin(0);
+  if (state_ == State::kIdle && position_ == 0 && begins_with(group) && !p_.bucket.is_open())
+    begin(0);
   const std::vector<GroupId>& gathers = sequence_.gathers();
   const std::uint32_t number = position_;
   const bool expected = number < gathers.size() && gathers[number] == group;
@@ -122,7 +130,7 @@ RankCall SequenceRunner::gather_call(GroupId group, bool join, bool clean) const
           .clean = clean && !runs() && begins_with(group)};
 }
 
-void SequenceRunner::met_in_gather(GroupId group, bool all_clean) {
+void SequenceRunner::end_gather(GroupId group, bool all_clean) {
   const Lock lock(mutex_);
   enter(position_ + 1);
   if (all_clean) {
@@ -137,10 +145,8 @@ void SequenceRunner::met_in_gather(GroupId group, bool all_clean) {
 HeldGradients* SequenceRunner::memory_for(Lock& lock, const Reduction& of) {
   HeldGradients* free = p_.bucket.take_free(of);
   if (free == nullptr && p_.bucket.frees_some(position_)) {
-    wait(lock, [&] {
-      if (state_ == State::kFollowing) free = p_.bucket.take_free(of);
-      return free != nullptr || state_ != State::kFollowing;
-    });
+    wait(lock, [&] { return state_ != State::kFollowing || p_.bucket.has_free(); });
+    if (state_ == State::kFollowing) free = p_.bucket.take_free(of);
   }
   return free;
 }
@@ -149,8 +155,6 @@ bool SequenceRunner::take_gradient(ParameterId id, GroupId group, const void* gr
                                    Stream stream) {
   Lock lock(mutex_);
   throw_if_failed();
-  // Other ranks may have begun, with a gather.
-  if (state_ == State::kIdle && position_ == 0 && !sequence_.empty()) begin(0);
   if (state_ == State::kFollowing) {
     const Reduction of{position_, group};
     HeldGradients* mine = p_.bucket.held(of);
@@ -209,7 +213,7 @@ void SequenceRunner::end_step(bool counts) {
     steps_apart_ = follows_step_ ? 0 : steps_apart_ + 1;
     // One step that differed may be the only one.
     if (steps_apart_ > 0 && (sequence_.empty() || steps_apart_ > 1)) {
-      sequence_.make(p_.record, p_.ahead, residency::Plan::kMostBuckets);
+      sequence_.make(p_.record, p_.ahead, buckets_);
       steps_apart_ = 0;
     }
   }
@@ -284,22 +288,24 @@ bool SequenceRunner::prepare(Lock& lock, const Sequence::Entry& entry) {
 }
 
 bool SequenceRunner::prepare_join(Lock& lock, const Sequence::Entry& entry) {
-  while (!leaving_) {
+  changed_.wait(lock,
+                [&] { return leaving_ || trainer_waits() || position_ + p_.ahead > entry.at; });
+  while (!leaving_ && position_ + p_.ahead > entry.at) {
     const std::uint64_t seen = releases_;
     lock.unlock();
     const std::optional<std::uint32_t> slot = slots_->take(entry.group);
     lock.lock();
     taken_ = slot;
     if (slot) return true;
-    changed_.wait(lock, [&] { return leaving_ || waiting_ > 0 || releases_ != seen; });
-    if (waiting_ > 0 && releases_ == seen) return false;
+    changed_.wait(lock, [&] { return leaving_ || trainer_waits() || releases_ != seen; });
+    if (releases_ == seen) return false;
   }
   return false;
 }
 
 bool SequenceRunner::prepare_reduction(Lock& lock, const Sequence::Entry& entry) {
   const auto complete = [&] { return in_step_ || position_ > entry.at; };
-  changed_.wait(lock, [&] { return leaving_ || complete() || waiting_ > 0; });
+  changed_.wait(lock, [&] { return leaving_ || complete() || trainer_waits(); });
   reduced_ = p_.bucket.held({entry.at, entry.group});
   return !leaving_ && complete();
 }

@@ -28,6 +28,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -74,12 +75,14 @@ class SequenceRunner {
   // The rest is for the trainer, unless noted. Calls that wait throw what ended the thread.
 
   void use_slots(JoinSlots& slots) noexcept { slots_ = &slots; }
+  // Before the first call. `buckets`: the least that any rank has, so the same on all.
+  void start(std::uint32_t buckets);
 
   // A gather begins. Returns the slot of the join that was made ahead for it, leased. No value: the
-  // caller joins itself: it meets the others in gather_call(), and then says that it has.
+  // caller meets the others in gather_call(), joins, and then says that it has.
   std::optional<std::uint32_t> begin_gather(GroupId group);
   RankCall gather_call(GroupId group, bool join, bool clean) const;
-  void met_in_gather(GroupId group, bool all_clean);
+  void end_gather(GroupId group, bool all_clean);
 
   // Takes a gradient. False: the caller adds it to the bucket, at position().
   bool take_gradient(ParameterId id, GroupId group, const void* gradient, DType dtype,
@@ -117,6 +120,7 @@ class SequenceRunner {
   void begin(std::uint32_t joined);
   template <class Done>
   void wait(Lock& lock, const Done& done);
+  bool trainer_waits() const;
   void leave(Lock& lock);
   void enter(std::uint32_t position);
   std::uint32_t pass_gather(GroupId group);
@@ -135,6 +139,7 @@ class SequenceRunner {
 
   const Parts p_;
   JoinSlots* slots_ = nullptr;
+  std::uint32_t buckets_ = 1;
   const Stream stream_;
   Sequence sequence_;
 
@@ -144,14 +149,15 @@ class SequenceRunner {
   std::atomic<std::uint32_t> position_{0};  // gathers of the trainer in this step
   bool in_step_ = false;                    // no gather follows
   bool leaving_ = false, stop_ = false;
-  std::uint32_t waiting_ = 0;  // trainer threads that wait for the thread
+  // What the trainer's thread waits for from this one; there is one such trainer at a time.
+  const std::function<bool()>* waits_until_ = nullptr;
   std::uint64_t releases_ = 0;
   std::size_t next_ = 0;                 // entry
   std::vector<std::uint32_t> slots_of_;  // per joined gather; unused from position_ on
   // Of the entry in progress.
   std::optional<std::uint32_t> taken_;
   HeldGradients* reduced_ = nullptr;
-  bool follows_step_ = false;  // no rank has left the order in this step
+  bool follows_step_ = false;      // no rank has left the order in this step
   std::uint32_t steps_apart_ = 0;  // in a row that did not follow
   std::exception_ptr error_;
   std::uint64_t joined_ahead_ = 0, followed_ = 0, departures_ = 0;

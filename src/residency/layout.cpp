@@ -235,8 +235,7 @@ void Layout::add_bucket(const Groups& groups) {
   const std::uint64_t part = kExchangeBytes / sizeof(float) / part_.world_size;
   const std::uint64_t blocks = std::max(part / base::kBlockElements, std::uint64_t{1});
   plan_.exchange_elements = std::min(shard, blocks * base::kBlockElements);
-  // Ranks that follow an order reduce one while the trainer fills the other.
-  plan_.buckets = in_.settings.rank_agreement == RankOrder::kTrace ? Plan::kMostBuckets : 1;
+  plan_.buckets = choice_.buckets;
   plan_.exchange_offset_bytes = plan_.buckets * groups.largest_bucket;
   plan_.bucket_bytes = plan_.exchange_offset_bytes +
                        (part_.world_size - 1) * plan_.exchange_elements * sizeof(float);

@@ -60,6 +60,8 @@ class Planner {
   explicit Planner(const PlanInputs& inputs) : in_(inputs), part_(*inputs.partition) {
     const Settings& s = in_.settings;
     gather_slots_ = s.prefetch_groups + 1;
+    // Ranks that follow an order reduce one while the trainer fills the other.
+    if (s.rank_agreement == RankOrder::kTrace) buckets_ = Plan::kMostBuckets;
     choice_.record_resident.assign(part_.tiles.size(), s.offload_optimizer != OffloadDevice::kNvme);
     const bool resident = s.offload_parameters != OffloadDevice::kNvme;
     for (const GroupTraits& group : in_.groups)
@@ -122,7 +124,8 @@ class Planner {
   const PlanInputs& in_;
   const partition::Partition& part_;
   Choice choice_;
-  std::uint32_t gather_slots_ = 0;  // at most; the settings' and those of the device's budget
+  // At most: the settings', and those that the device's budget has room for.
+  std::uint32_t gather_slots_ = 0, buckets_ = 1;
 };
 
 Plan Planner::plan_of(const Choice& choice) const {
@@ -135,14 +138,19 @@ Plan Planner::plan_of(const Choice& choice) const {
   return plan;
 }
 
-// As many gather slots as are asked for and the device's budget has room for. Throws where one is
-// too many.
+// As many gather slots as are asked for and the device has room for. Two of these are worth
+// more than a second bucket. Throws where one slot is too many.
 void Planner::fit_device() {
   const std::uint64_t budget = in_.settings.device_budget_bytes;
   if (budget == 0 || in_.device_shares_host_memory) return;
+  const std::uint32_t asked = gather_slots_;
   for (;; --gather_slots_) {
     const Plan plan = lay_out(in_, with_slots(choice_, 0));
     if (plan.report.device_bytes <= budget) return;
+    if (buckets_ > 1 && gather_slots_ <= 2) {
+      buckets_ = 1;
+      gather_slots_ = asked + 1;
+    }
     if (gather_slots_ == 1) refuse_device(in_, plan);
   }
 }
@@ -151,6 +159,7 @@ Choice Planner::with_slots(Choice choice, std::uint32_t give_up) const {
   const std::uint32_t update = in_.settings.update_slots;
   choice.update_slots = update > give_up ? update - give_up : 1;
   choice.gather_slots = gather_slots_ > give_up ? gather_slots_ - give_up : 1;
+  choice.buckets = buckets_ > give_up ? buckets_ - give_up : 1;
   return choice;
 }
 

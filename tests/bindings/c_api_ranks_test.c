@@ -103,6 +103,7 @@ static void* run(void* argument) {
   headrace_gathered* gathered = NULL;
   headrace_error said;
   const int64_t shape[1] = {kElements};
+  uint32_t seats[2] = {7, 7};
   float gradient[kElements] = {0};
   headrace_gradient_piece piece;
   headrace_error_init(&said, words, sizeof words);
@@ -117,6 +118,7 @@ static void* run(void* argument) {
     collective.all_to_all = two_all_to_all;
     collective.exchange = two_exchange;
     collective.abort = two_abort;
+    collective.takes_any_thread = 1;
   }
   offloaded_settings(text, sizeof text, rank->folder);
   headrace_engine_options_init(&options);
@@ -143,6 +145,15 @@ static void* run(void* argument) {
   }
   headrace_step_result_init(&result);
   must(headrace_engine_step(engine, NULL, &result, &said), &said);
+  must(headrace_engine_exchange(engine, &rank->seat.rank, sizeof seats[0], seats,
+                                rank->world_size * sizeof seats[0], &said),
+       &said);
+  if (seats[0] != 0 || seats[1] != (rank->world_size == 2 ? 1u : 7u) ||
+      headrace_engine_exchange(engine, &rank->seat.rank, sizeof seats[0], seats, 1, &said) !=
+          HEADRACE_INVALID_ARGUMENT) {
+    fprintf(stderr, "exchange: %u, %u\n", (unsigned)seats[0], (unsigned)seats[1]);
+    exit(1);
+  }
   rank->updated = result.parameters_updated;
   must(headrace_engine_store(engine, 0, HEADRACE_WEIGHT, first_two, rank->weight, &said), &said);
   must(headrace_engine_destroy(engine, &said), &said);

@@ -70,7 +70,7 @@ BUGS_OF_RANKS = [
      "      const std::uint32_t r = (own + k) % p_.partition.world_size;\n"
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*"),
     ("every rank has a norm of its own", "src/ranks/gradient_sums.cpp",
-     "  if (p_.partition.world_size > 1) gather_pieces();\n", ""),
+     "  if (p_.partition.world_size > 1) gather_pieces(attached);\n", ""),
     ("each rank's squares are added up first, then the ranks' sums",
      "src/ranks/gradient_sums.cpp",
      "  totals.sum_squares = kernels::tree_sum(pieces_);\n",
@@ -86,15 +86,44 @@ BUGS_OF_RANKS = [
     ("micro-batches that do not gather the bucket's group meet in it",
      "src/ranks/gradient_bucket.cpp",
      "      if (call.kind == RankCall::Kind::kGather) flush();\n",
-     "      if (call.kind == RankCall::Kind::kGather && group_ == call.group) flush();\n"),
+     "      if (call.kind == RankCall::Kind::kGather && open_ && open_->group == call.group) "
+     "flush();\n"),
     ("a rank passes a lower one that still brings a gradient of the group",
-     "src/ranks/gradient_bucket.cpp", "    if (agreed.served) return agreed;\n",
-     "    if (call.kind == RankCall::Kind::kOpenBucket && call.group == *agreed.open) "
-     "return agreed;\n"),
+     "src/ranks/gradient_bucket.cpp", "    const bool served = agreed.served;\n",
+     "    const bool served =\n"
+     "        say.kind == RankCall::Kind::kOpenBucket && say.group == *agreed.open;\n"),
     ("an f32 gradient of bf16 parameters is rounded", "src/ranks/gradient_bucket.cpp",
      "wide_[section.group] != 0 ?", "section.group > 1000 ?"),
     ("a hash leaves out what lies on another rank", "src/ranks/joint_hash.cpp",
      "  hash_.set_state(from_owner.state);\n", ""),
+]
+# sequence_test finds it.
+BUGS_OF_SEQUENCES = [
+    ("a group is reduced ahead before all of its gradients have come",
+     "src/ranks/sequence_runner.cpp", "in_step_ || position_ > entry.at;",
+     "in_step_ || position_ >= entry.at;"),
+    ("what was joined ahead and not used is not given back", "src/ranks/sequence_runner.cpp",
+     "  while (slots_of_.size() > position_) {\n", "  while (false) {\n"),
+    ("what is held of a group takes a second gradient of a parameter in place of the first",
+     "src/ranks/gradient_bucket.cpp", "  while (open_ != of ||", "  if (open_ != of ||"),
+    ("the ranks' next call ahead passes the join of the trainer", "src/engine/leases.cpp",
+     "  join(lease.slot_, lease.group_, agreed.join, lease.stream_);\n"
+     "  p_.gradients.end_gather(lease.group_, agreed);\n",
+     "  p_.gradients.end_gather(lease.group_, agreed);\n"
+     "  join(lease.slot_, lease.group_, agreed.join, lease.stream_);\n"),
+    ("a reduction ahead does not wait for the gradients on the trainer's stream",
+     "src/ranks/gradient_bucket.cpp",
+     "    if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);\n", ""),
+    ("a gather that was joined ahead does not wait for the join", "src/engine/leases.cpp",
+     "  p_.gather_slots[*slot].wait_until_there(stream);\n", ""),
+    ("what is held is forgotten at a departure", "src/ranks/gradient_bucket.cpp",
+     "    HeldGradients* const mine = first_held();\n",
+     "    HeldGradients* const mine = nullptr;\n"),
+    ("a rank that has not begun the order is taken for one that follows it",
+     "src/ranks/rank_calls.cpp",
+     "  agreement.left = agreement.left || (of_order > 0 && of_order < ranks);\n", ""),
+    ("parts of the norm are exchanged before the last reduction", "src/ranks/gradients.cpp",
+     "    runner_->begin_step();\n", ""),
 ]
 # durable_test finds it.
 BUGS_OF_STORES = [
@@ -274,6 +303,7 @@ def main():
     asked = options.parse_args()
     all_bugs = ([(*bug, "simulated_test") for bug in BUGS] +
                 [(*bug, "world_size_test") for bug in BUGS_OF_RANKS] +
+                [(*bug, "sequence_test") for bug in BUGS_OF_SEQUENCES] +
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
                 [(*bug, "crash_states_test") for bug in BUGS_OF_CRASHES] +
                 [(*bug, "undone_step_test") for bug in BUGS_OF_UNDOING] +

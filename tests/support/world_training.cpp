@@ -93,6 +93,7 @@ void add_groups(const WorldModel& model, Engine& engine) {
   }
   if (model.frozen) engine.set_frozen(kFrozen, true);
   for (std::uint32_t g = 1; model.bound && g < kGroups; ++g) engine.expect_no_gradients({g});
+  if (model.bound) engine.keep_bound({0});
 }
 
 PlanReport plan_of(const WorldModel& model, const Settings& settings,

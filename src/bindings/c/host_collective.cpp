@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // host_collective.cpp: a Collective whose every call goes to a host's function.
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ class HostCollective final : public Collective {
                            all.data()),
            "exchange", what);
   }
+  bool takes_any_thread() const noexcept override { return table_.takes_any_thread != 0; }
   void abort(std::string_view why) noexcept override {
     try {
       table_.abort(table_.context, std::string(why).c_str());
@@ -56,7 +58,8 @@ class HostCollective final : public Collective {
 }  // namespace
 
 std::shared_ptr<Collective> make_host_collective(const headrace_collective* from) {
-  const headrace_collective table = taken(from, headrace_collective{}, "collective");
+  const headrace_collective table = taken(from, headrace_collective{}, "collective",
+                                          offsetof(headrace_collective, takes_any_thread));
   const auto needed = [](auto* function, const char* name) {
     if (function == nullptr) refuse(std::string("collective.") + name + " is NULL; it is required");
   };

@@ -194,6 +194,15 @@ headrace_code headrace_engine_lend_gradient(headrace_engine* engine, headrace_pa
 headrace_code headrace_engine_discard_gradients(headrace_engine* engine, headrace_error* error) {
   return guarded(error, [&] { run(engine)->discard_gradients(); });
 }
+headrace_code headrace_engine_exchange(headrace_engine* engine, const void* mine, size_t size_bytes,
+                                       void* all, size_t all_size_bytes, headrace_error* error) {
+  return guarded(error, [&] {
+    require(mine, "mine");
+    require(all, "all");
+    run(engine)->exchange({static_cast<const std::byte*>(mine), size_bytes},
+                          {static_cast<std::byte*>(all), all_size_bytes});
+  });
+}
 headrace_code headrace_engine_gradient_statistics(headrace_engine* engine,
                                                   headrace_parameter parameter,
                                                   headrace_gradient_piece* out_statistics,
