@@ -142,7 +142,10 @@ Plan Planner::plan_of(const Choice& choice) const {
 // more than a second bucket. Throws where one slot is too many.
 void Planner::fit_device() {
   const std::uint64_t budget = in_.settings.device_budget_bytes;
-  if (budget == 0 || in_.device_shares_host_memory) return;
+  if (in_.device_shares_host_memory) return;
+  const std::uint64_t left = in_.device_left_bytes;
+  if (left > 0 && lay_out(in_, with_slots(choice_, 0)).report.device_bytes > left) buckets_ = 1;
+  if (budget == 0) return;
   const std::uint32_t asked = gather_slots_;
   for (;; --gather_slots_) {
     const Plan plan = lay_out(in_, with_slots(choice_, 0));

@@ -47,6 +47,9 @@ struct PlanInputs {
   std::vector<DriveInputs> drives;  // one per nvme path; empty: all are equal and have room
   bool device_shares_host_memory = true;
   DeviceOverhead device_overhead;        // Device::overhead()
+  // What the device has room for, as far as known; 0: unknown. A plan that needs more leaves out
+  // the second bucket.
+  std::uint64_t device_left_bytes = 0;
   std::uint64_t collective_bytes = 0;    // Collective::host_bytes()
   std::uint64_t bookkeeping_bytes = 0;   // the engine's tables on the heap, outside the arena
   std::uint64_t commit_bytes = 0;        // of a commit record, in whole pages; 0: not durable

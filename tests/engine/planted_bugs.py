@@ -319,13 +319,15 @@ def main():
     with tempfile.TemporaryDirectory(dir=asked.work) as parent:
         folder = pathlib.Path(parent) / "headrace"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns("build", ".git"))
-        done = run(["cmake", "--preset", "release", "-DHEADRACE_TORCH_ROOT="], folder)
+        done = run(["cmake", "--preset", "release", "-DHEADRACE_TORCH_ROOT=",
+                    "-DHEADRACE_CUDA=OFF"], folder)
         done = build(folder) if done.returncode == 0 else done
         if done.returncode != 0:
             sys.exit("the sources as they are do not build:\n" + done.stdout)
         environment = dict(os.environ, HEADRACE_SIMULATED_STEPS=asked.steps,
                            HEADRACE_SIMULATED_SEEDS="3", HEADRACE_MATRIX="pairwise",
-                           HEADRACE_CRASH_STATES="8000", HEADRACE_KILL_EVERY="97")
+                           HEADRACE_CRASH_STATES="8000", HEADRACE_KILL_EVERY="97",
+                           HEADRACE_SEQUENCE_PROGRAMS="4000")
         missed = 0
         for what, name, before, after, part in bugs:
             path = folder / name

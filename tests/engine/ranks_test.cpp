@@ -698,6 +698,7 @@ class FailingCollective final : public Collective {
     to_->exchange(tag, mine, all);
   }
   void abort(std::string_view why) noexcept override { to_->abort(why); }
+  bool takes_any_thread() const noexcept override { return true; }
 
  private:
   void count() {

@@ -105,7 +105,7 @@ Calls changed(Calls calls, const World& world, Random& random) {
   switch (random() % 8) {
     case 0: {
       const auto at = somewhere();
-      if (at->kind != Call::Kind::kStep && calls.size() > 2) calls.erase(at);
+      if (at->kind < Call::Kind::kDiscard && calls.size() > 2) calls.erase(at);
       break;
     }
     case 1:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // world_size_test: every model of support/world_training.hpp ends in the same bits on any number of
-// ranks, over any transport of one process, wherever the state lies and whenever it is updated.
+// ranks, over any transport of one process, wherever the state lies and whenever it is updated,
+// whether the ranks work ahead of their trainers or not.
 //
 // HEADRACE_MATRIX=pairwise takes rows in which every pair of values of two columns occurs; few: a
 // sixth of those for each model, not the same ones.
@@ -42,11 +43,13 @@ struct Row {
   std::uint32_t world;
   WorldPlace place;
   UpdateMode mode;
+  RankOrder order;
   bool late_device;
   std::string text() const {
     return std::to_string(world) + " ranks over " + kOver[static_cast<std::size_t>(over)] + ", " +
            testing::kWorldPlaces[static_cast<std::size_t>(place)] +
            (mode == UpdateMode::kDefer ? ", deferred" : ", barrier") +
+           (order == RankOrder::kTrace ? ", ahead" : ", at each call") +
            (late_device ? ", late device" : ", prompt device");
   }
 };
@@ -57,8 +60,11 @@ std::vector<Row> all_rows() {
     for (std::uint32_t world = 1; world <= 4; ++world) {
       for (const WorldPlace place : {WorldPlace::kMemory, WorldPlace::kNvme, WorldPlace::kBudget}) {
         for (const UpdateMode mode : {UpdateMode::kBarrier, UpdateMode::kDefer}) {
-          const bool late = (all.size() + all.size() / 2 + all.size() / 6) % 2 != 0;
-          all.push_back({over, world, place, mode, late});
+          for (const RankOrder order : {RankOrder::kTrace, RankOrder::kEach}) {
+            const std::size_t row = all.size() / 2;
+            const bool late = (row + row / 2 + row / 6) % 2 != 0;
+            all.push_back({over, world, place, mode, order, late});
+          }
         }
       }
     }
@@ -71,9 +77,9 @@ std::vector<Row> rows_of(const WorldModel& model) {
   const std::string_view matrix = wanted == nullptr ? "" : wanted;
   if (matrix != "pairwise" && matrix != "few") return all_rows();
   std::vector<Row> rows = testing::pairwise_cover(all_rows(), [](const Row& row) {
-    return std::array{static_cast<int>(row.over), static_cast<int>(row.world),
+    return std::array{static_cast<int>(row.over),  static_cast<int>(row.world),
                       static_cast<int>(row.place), static_cast<int>(row.mode),
-                      static_cast<int>(row.late_device)};
+                      static_cast<int>(row.order), static_cast<int>(row.late_device)};
   });
   if (matrix == "pairwise") return rows;
   std::size_t at = static_cast<std::size_t>(&model - testing::world_models().data());
@@ -128,9 +134,13 @@ WorldOutcome train(const WorldModel& model, const Row& row) {
   for (std::uint32_t r = 0; r < row.world; ++r) {
     threads.emplace_back([&, r] {
       try {
-        outcomes[r] = train_as_rank(
-            model, {.place = row.place, .update_mode = row.mode, .folder = folder.string()},
-            {.device = world.devices[r], .collective = world.collectives[r]});
+        outcomes[r] =
+            train_as_rank(model,
+                          {.place = row.place,
+                           .update_mode = row.mode,
+                           .folder = folder.string(),
+                           .rank_order = row.order},
+                          {.device = world.devices[r], .collective = world.collectives[r]});
       } catch (const std::exception& error) {
         errors[r] = error.what();
       }

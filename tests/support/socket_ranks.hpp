@@ -19,6 +19,7 @@ class SocketCollective final : public Collective {
   std::uint32_t world_size() const noexcept override {
     return static_cast<std::uint32_t>(peers_.size());
   }
+  bool takes_any_thread() const noexcept override { return true; }
   void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;

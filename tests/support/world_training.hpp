@@ -44,6 +44,7 @@ struct WorldSetup {
   WorldPlace place = WorldPlace::kMemory;
   UpdateMode update_mode = UpdateMode::kBarrier;
   std::string folder;  // for swap files, of all ranks
+  RankOrder rank_order = RankOrder::kTrace;
 };
 
 // What a rank knows at the end. `values` has its shard of masters and moments, zeros elsewhere.

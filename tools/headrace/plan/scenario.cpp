@@ -74,6 +74,11 @@ std::string refusal_of(const Scenario& s, const residency::Plan& plan, double ac
   return "";
 }
 
+std::uint64_t gpu_left_bytes(const Scenario& s, double activations) {
+  return s.machine.gpu_memory_bytes -
+         std::min(s.machine.gpu_memory_bytes, whole_bytes(activations));
+}
+
 std::uint64_t registration_bytes(const Scenario& s) {
   std::vector<const ModelGroup*> groups;
   for (const PlannedGroup& group : s.model->groups) groups.push_back(&group.group);
@@ -178,6 +183,7 @@ Outcome Planning::evaluate(const Scenario& s, Spans spans) {
   ++plans_;
   const partition::Partition& partition = partition_of(s);
   residency::PlanInputs in = inputs_of(s, partition);
+  in.device_left_bytes = gpu_left_bytes(s, outcome.activations);
   std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
   if (s.on_cpu() && left > 0) {
     const std::uint64_t activations = whole_bytes(outcome.activations);
