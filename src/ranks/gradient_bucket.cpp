@@ -237,28 +237,33 @@ void GradientBucket::reduce(GroupId group, const HeldGradients* mine, Stream str
   if (some) {
     p_.until_taken(group);
     if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);
-    // Where this rank has none, the others take bytes from here that they do not add.
-    std::byte* const bucket = mine == nullptr ? memory_ : mine->memory;
     for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-      if (!p_.partition.sections[s].frozen) reduce_section(s, bucket, stream);
+      if (!p_.partition.sections[s].frozen)
+        reduce_section(s, mine == nullptr ? nullptr : mine->memory, stream);
     }
     p_.device.synchronize(stream);
   }
   for (const ParameterId id : parameters) in_slab_[id.index] |= sums_.received()[id.index];
 }
 
-// In parts, so that what is taken from the other ranks has room.
+// In parts, so that what is taken from the other ranks has room. Where this rank has none, the
+// others take bytes that they do not add.
 void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream stream) {
   const partition::Section& section = p_.partition.sections[s];
   const std::uint64_t bytes = size_bytes(dtype_in(section));
   const std::string what = "gradients of " + p_.registry.group({section.group}).name;
-  bucket += offset_of(s);
   std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
+  std::byte* const nothing =
+      p_.plan.buckets == 1
+          ? memory_
+          : taken + (p_.partition.world_size - 1) * p_.plan.exchange_elements * sizeof(float);
   for (std::uint64_t at = 0; at < section.shard_elements; at += p_.plan.exchange_elements) {
     const std::uint64_t part = std::min(p_.plan.exchange_elements, section.shard_elements - at);
     give_.clear();
-    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
-      give_.push_back({bucket + (r * section.shard_elements + at) * bytes, part * bytes});
+    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+      const std::uint64_t from = offset_of(s) + (r * section.shard_elements + at) * bytes;
+      give_.push_back({bucket == nullptr ? nothing : bucket + from, part * bytes});
+    }
     p_.ranks.collective().all_to_all(p_.ranks.next(what), stream, give_, taken);
     add_parts(section, at, part, stream);
   }

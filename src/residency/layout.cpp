@@ -237,10 +237,12 @@ void Layout::add_bucket(const Groups& groups) {
   plan_.exchange_elements = std::min(shard, blocks * base::kBlockElements);
   plan_.buckets = choice_.buckets;
   plan_.exchange_offset_bytes = plan_.buckets * groups.largest_bucket;
-  plan_.bucket_bytes = plan_.exchange_offset_bytes +
-                       (part_.world_size - 1) * plan_.exchange_elements * sizeof(float);
-  plan_.bucket_memory = take_for_device(
-      plan_.bucket_bytes, plan_.buckets > 1 ? "gradient buckets" : "gradient bucket");
+  // With two, the one that a rank without gradients would give from may be in use.
+  const std::uint32_t parts = part_.world_size - (plan_.buckets > 1 ? 0 : 1);
+  plan_.bucket_bytes =
+      plan_.exchange_offset_bytes + parts * plan_.exchange_elements * sizeof(float);
+  plan_.bucket_memory = take_for_device(plan_.bucket_bytes,
+                                        plan_.buckets > 1 ? "gradient buckets" : "gradient bucket");
 }
 
 // The slots that tiles pass through: for updates here, on the device, and on their way to it.

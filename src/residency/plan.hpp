@@ -128,7 +128,8 @@ struct Plan {
   std::uint64_t device_update_slot_bytes = 0;
   Range load_staging;  // one group, if the device has memory of its own
   // With several ranks: one group's gradients, as f32, in each of `buckets`, and behind them the
-  // parts that the other ranks send, at most exchange_elements from each at a time. Device memory.
+  // parts that the other ranks send, at most exchange_elements from each at a time; with several
+  // buckets, also a part that is given where this rank has no gradients. Device memory.
   static constexpr std::uint32_t kMostBuckets = 2;
   std::uint32_t buckets = 0;
   std::uint64_t bucket_bytes = 0;

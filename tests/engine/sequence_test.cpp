@@ -385,10 +385,10 @@ class Trainer {
   const std::uint32_t rank_;
   const std::shared_ptr<Device> device_;
   Random lateness_;
-  Engine engine_;
-  Gathered held_;
   std::deque<std::vector<float>> values_;  // of a step: a late device reads them late
   std::deque<std::vector<std::uint16_t>> cut_;
+  Engine engine_;
+  Gathered held_;
   std::uint32_t micro_batch_ = 0, made_ = 0;
 };
 

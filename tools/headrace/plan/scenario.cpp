@@ -85,7 +85,8 @@ std::uint64_t registration_bytes(const Scenario& s) {
   return tools::registration_bytes(s.settings, groups);
 }
 
-residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& partition) {
+residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& partition,
+                                double activations) {
   residency::PlanInputs in;
   in.partition = &partition;
   in.settings = s.settings;
@@ -95,6 +96,7 @@ residency::PlanInputs inputs_of(const Scenario& s, const partition::Partition& p
   for (residency::GroupTraits& group : in.groups) group.repeated_gradients = s.micro_batches > 1;
   in.device_shares_host_memory = s.on_cpu();
   if (!s.on_cpu()) in.device_overhead = cuda_overhead();
+  in.device_left_bytes = gpu_left_bytes(s, activations);
   in.bookkeeping_bytes = partition.bookkeeping_bytes();
   in.commit_bytes = commit_bytes(in.settings, partition);
   in.registration_bytes = registration_bytes(s);
@@ -182,8 +184,7 @@ Outcome Planning::evaluate(const Scenario& s, Spans spans) {
   }
   ++plans_;
   const partition::Partition& partition = partition_of(s);
-  residency::PlanInputs in = inputs_of(s, partition);
-  in.device_left_bytes = gpu_left_bytes(s, outcome.activations);
+  residency::PlanInputs in = inputs_of(s, partition, outcome.activations);
   std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
   if (s.on_cpu() && left > 0) {
     const std::uint64_t activations = whole_bytes(outcome.activations);
