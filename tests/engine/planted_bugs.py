@@ -81,13 +81,6 @@ BUGS_OF_RANKS = [
      "    });\n"
      "    totals.sum_squares += kernels::tree_sum(own);\n"
      "  }\n"),
-    ("micro-batches meet in one bucket", "src/ranks/gradient_bucket.cpp",
-     "      if (call.kind == RankCall::Kind::kGather) flush();\n", ""),
-    ("micro-batches that do not gather the bucket's group meet in it",
-     "src/ranks/gradient_bucket.cpp",
-     "      if (call.kind == RankCall::Kind::kGather) flush();\n",
-     "      if (call.kind == RankCall::Kind::kGather && open_ && open_->group == call.group) "
-     "flush();\n"),
     ("a rank passes a lower one that still brings a gradient of the group",
      "src/ranks/gradient_bucket.cpp", "    const bool served = agreed.served;\n",
      "    const bool served =\n"

@@ -29,6 +29,7 @@
 #include <thread>
 #include <vector>
 
+#include "collective/nccl_world.hpp"
 #include "headrace/engine.hpp"
 #include "support/computing_host.hpp"
 #include "support/late_transport.hpp"
@@ -59,7 +60,8 @@ struct World {
   std::uint64_t seed = 0;
   std::uint32_t ranks = 2, groups = 1, micro_batches = 1, ahead = 1, prefetch = 2;
   bool none_missing = false;  // of the gradients
-  bool f32_gradients = false, mixed = false, late_device = false, late_transport = false;
+  bool f32_gradients = false, mixed = false, late_device = false, late_transport = false,
+       over_nccl = false;
   std::vector<Calls> steps;   // of one program behind the other
   std::int32_t ends_at = -1;  // the call of rank `ends` that throws instead
   std::uint32_t ends = 0;
@@ -177,6 +179,7 @@ World world_of(std::uint64_t seed) {
   world.mixed = one_in(random, 2);
   world.late_device = one_in(random, 4);
   world.late_transport = one_in(random, 8);
+  world.over_nccl = !world.late_transport && one_in(random, 6);
   std::size_t calls = 0, last = 0;
   for (std::uint32_t p = 0; p < kPrograms; ++p) {
     last = calls;
@@ -300,7 +303,7 @@ class Trainer {
         Gathered gathered = engine_.gather({call.group});
         held_ = std::move(gathered);
         ++micro_batch_;
-        if (made_ % 4 == 0) read(outcome);
+        if (made_ % 2 == 0) read(outcome);
         break;
       }
       case Call::Kind::kGradients:
@@ -392,30 +395,51 @@ class Trainer {
   std::uint32_t micro_batch_ = 0, made_ = 0;
 };
 
-std::vector<Outcome> run(const World& world, RankOrder order) {
+struct Seats {
   std::vector<std::shared_ptr<Device>> devices;
+  std::vector<std::shared_ptr<Collective>> collectives;
+};
+
+Seats seats_of(const World& world) {
+  constexpr std::chrono::seconds kDeadline(60);
+  Seats seats;
+  if (world.over_nccl) {
+    const auto flavour =
+        world.late_device ? collective::NcclFlavour::kLate : collective::NcclFlavour::kPrompt;
+    for (collective::Rank& rank : collective::nccl_ranks(world.ranks, flavour, kDeadline)) {
+      seats.devices.push_back(rank.device);
+      seats.collectives.push_back(std::move(rank.collective));
+    }
+    return seats;
+  }
   for (std::uint32_t r = 0; r < world.ranks; ++r) {
-    devices.push_back(device::make_computing_host(
+    seats.devices.push_back(device::make_computing_host(
         {.flavour = world.late_device ? HostFlavour::kLate : HostFlavour::kPrompt,
          .seed = world.seed + r + 1,
          .late_microseconds_max = 20}));
   }
-  auto collectives = collective::make_collectives(
+  seats.collectives = collective::make_collectives(
       world.late_transport ? collective::make_late_transports(world.ranks, world.seed)
                            : make_thread_transports(world.ranks),
-      devices, std::chrono::seconds(60));
+      seats.devices, kDeadline);
+  return seats;
+}
+
+std::vector<Outcome> run(const World& world, RankOrder order) {
+  Seats seats = seats_of(world);
   std::vector<Outcome> outcomes(world.ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < world.ranks; ++r) {
     threads.emplace_back([&, r] {
       try {
-        Trainer(world, order, r, devices[r], collectives[r]).run(outcomes[r]);
+        Trainer(world, order, r, seats.devices[r], seats.collectives[r]).run(outcomes[r]);
       } catch (const Ended& error) {
         outcomes[r].error = error.what();
-        collectives[r]->abort("a trainer ended");
+        seats.collectives[r]->abort("a trainer ended");
       } catch (const std::exception& error) {
         outcomes[r].error = error.what();
       }
+      seats.collectives[r].reset();  // together: NCCL's wait for each other
     });
   }
   for (std::thread& thread : threads) thread.join();
