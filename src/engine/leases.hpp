@@ -81,7 +81,7 @@ class Leases final : public ranks::JoinSlots {
   const Parts p_;
   // Per group, the number of leases: of resident bytes, and of slots.
   std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
-  std::vector<Wait> waits_;                           // per group
+  std::vector<Wait> waits_;  // per group
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };
 }  // namespace headrace::engine

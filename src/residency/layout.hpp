@@ -13,7 +13,7 @@ namespace headrace::residency {
 struct Choice {
   std::uint32_t update_slots = 1;
   std::uint32_t gather_slots = 1;
-  std::uint32_t buckets = 1;  // with several ranks
+  std::uint32_t buckets = 1;          // with several ranks
   std::vector<bool> weight_resident;  // per group
   std::vector<bool> record_resident;  // per tile
 };
