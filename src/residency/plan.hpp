@@ -46,7 +46,7 @@ struct PlanInputs {
   Settings settings;
   std::vector<DriveInputs> drives;  // one per nvme path; empty: all are equal and have room
   bool device_shares_host_memory = true;
-  DeviceOverhead device_overhead;        // Device::overhead()
+  DeviceOverhead device_overhead;  // Device::overhead()
   // What the device has room for, as far as known; 0: unknown. A plan that needs more leaves out
   // the second bucket.
   std::uint64_t device_left_bytes = 0;
