@@ -58,8 +58,7 @@ class World {
   void leave() noexcept { collective_.reset(); }
 
  private:
-  void exchange(const std::string& what, std::span<const std::byte> mine,
-                std::span<std::byte> all);
+  void exchange(const std::string& what, std::span<const std::byte> mine, std::span<std::byte> all);
   std::uint32_t rank_ = 0, size_ = 1;
   std::string words_;
   std::uint64_t sequence_ = 0;
