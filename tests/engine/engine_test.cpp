@@ -382,21 +382,29 @@ TEST_P(EngineBytes, AreWhatThePlanSays) {
   settings.prefetch_groups = 1;
   Engine engine(settings, {.device = device});
   testing::Mlp network(engine, *device, {.layers = 5, .accumulation = GetParam()});
-  // What is read ahead after a step counts to it: wait until nothing moves.
-  const auto settled = [&] {
+  // What is read ahead after a step counts to it: wait until nothing moves. On a busy machine, a
+  // tile can pause for longer than any sleep here, so wait for the planned bytes too.
+  const auto settled = [&](double planned_read, double planned_written) {
+    const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (Stats last = engine.stats();;) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
       const Stats now = engine.stats();
-      if (now.nvme_read_bytes == last.nvme_read_bytes) return now;
+      const bool all_moved = static_cast<double>(now.nvme_read_bytes) >= planned_read &&
+                             static_cast<double>(now.nvme_written_bytes) >= planned_written;
+      if (now.nvme_read_bytes == last.nvme_read_bytes &&
+          (all_moved || std::chrono::steady_clock::now() > give_up))
+        return now;
       last = now;
     }
   };
-  network.train_step();
-  network.train_step();
-  const Stats before = settled();
-  network.train_step();
-  const Stats after = settled();
   const PlanReport& plan = engine.plan();
+  network.train_step();
+  network.train_step();
+  const Stats before = settled(0, 0);
+  network.train_step();
+  const Stats after =
+      settled(static_cast<double>(before.nvme_read_bytes) + plan.nvme_read_bytes_per_step,
+              static_cast<double>(before.nvme_written_bytes) + plan.nvme_written_bytes_per_step);
   EXPECT_EQ(static_cast<double>(after.nvme_written_bytes - before.nvme_written_bytes),
             plan.nvme_written_bytes_per_step);
   EXPECT_EQ(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes),

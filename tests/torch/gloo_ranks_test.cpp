@@ -305,6 +305,7 @@ void run_case(const std::string& name, const Launch& launch) {
   if (name == "a group of the trainer's") return serves_a_group_of_the_trainers(launch);
   const bool ends_itself = name.starts_with("is interrupted");
   const milliseconds join_within = name == "is alone"        ? seconds(2)
+                                   : name == "lacks two"     ? seconds(5)
                                    : name == "hears signals" ? seconds(8)
                                    : ends_itself             ? seconds(12)
                                                              : kWatchdog;
@@ -530,13 +531,16 @@ TEST_F(GlooRanks, RefuseWorldsOfAnotherSize) {
       << testing::describe(ends_);
 }
 TEST_F(GlooRanks, SayWhoDidNotCome) {
-  start_rank("is alone", 0, 4);
-  start_rank("is alone", 2, 4);
+  start_rank("lacks two", 0, 4);
+  wait_until_rank_0_serves();
+  start_rank("lacks two", 2, 4);
   expect_ends({2, 2});
   const std::string where = " did not come to 127.0.0.1:" + std::to_string(port_);
   for (const std::size_t process : {0u, 1u}) {
-    expect_says(process, "warning: rank 1 and 1 more" + where + " yet; this rank waits up to 2 s");
-    expect_says(process, "kPeerLost: rank 1 and 1 more" + where + " within 2 s");
+    // On a busy machine, the first rank warns before the other has come.
+    expect_says(process, "warning: rank 1 and ");
+    expect_says(process, where + " yet; this rank waits up to 5 s");
+    expect_says(process, "kPeerLost: rank 1 and 1 more" + where + " within 5 s");
   }
 }
 TEST_F(GlooRanks, SayThatOneLeftBeforeTheyWereConnected) {
