@@ -36,6 +36,14 @@ struct GroupWait {
 
 // Totals since freeze. For one step, subtract two snapshots, each taken after Engine::finish_step()
 // if updates are deferred. Byte counts include only transfers that the I/O queues have completed.
+// Calls of one kind that an engine made on its Collective: their number, the bytes that they sent to
+// the other ranks, and the time that they took on the calling threads.
+struct CollectiveCalls {
+  std::uint64_t calls = 0;
+  std::uint64_t sent_bytes = 0;
+  double seconds = 0;
+};
+
 struct Stats {
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
@@ -56,13 +64,15 @@ struct Stats {
   std::uint64_t gathers_on_demand = 0;
   double gather_wait_seconds = 0;         // time that trainer threads were blocked in gather
   double gather_wait_update_seconds = 0;  // the part of it spent on deferred updates
-  // With several ranks, and including freeze(): the number of collective calls, the bytes that they
-  // sent to the other ranks, and the time that they took on the calling threads. That time includes
-  // waits for other ranks and for the bytes. Over NCCL, the bytes are transferred later, on the
-  // stream.
+  // With several ranks, and including freeze(): all collective calls, and those of each kind. Their
+  // time includes waits for other ranks and for the bytes. Over NCCL, the bytes are transferred
+  // later, on the stream.
   std::uint64_t collective_calls = 0;
   std::uint64_t collective_sent_bytes = 0;
   double collective_seconds = 0;
+  CollectiveCalls all_gathers;  // of weights
+  CollectiveCalls all_to_alls;  // of gradients
+  CollectiveCalls exchanges;    // of what the ranks tell each other
   // With several ranks (docs/ranks.md, "What overlaps with computation"): how often a trainer's
   // call met the other ranks; gathers that were joined before the trainer called them; steps whose
   // gathers and reductions all followed the order of a step before; and steps and passes in which
@@ -71,7 +81,14 @@ struct Stats {
   std::uint64_t gathers_joined_ahead = 0;
   std::uint64_t steps_followed = 0;
   std::uint64_t rank_departures = 0;
-  std::vector<GroupWait> waits;  // longest first; omits groups that nobody waited for
+  // With several ranks: the time that trainer threads were blocked because of other ranks or the
+  // bytes between them, by the call that they made. What a rank does ahead of its trainer costs
+  // collective_seconds, and only the part that the trainer waits for costs these.
+  double gather_wait_ranks_seconds = 0;    // not in gather_wait_seconds
+  double gradient_wait_ranks_seconds = 0;  // add_gradient()
+  double step_wait_ranks_seconds = 0;
+  double others_wait_ranks_seconds = 0;  // calls that end the recorded order, such as a hash
+  std::vector<GroupWait> waits;          // longest first; omits groups that nobody waited for
   // The memory that the engine holds now. The arena, device memory and coroutine frames count as
   // allocated; tables on the heap count with their sizes in the plan. The sum is within 2 % of the
   // memory that the allocator has handed out.

@@ -92,6 +92,7 @@ std::optional<Gathered> Leases::lease_joined(GroupId group, Stream stream) {
 // a group depends on time and on leases, so it differs between ranks.
 void Leases::meet_and_join(const Gathered& lease) {
   const auto one_at_a_time = p_.ranks.lock();
+  const ranks::WaitedFor::Span span(p_.gradients.waits().gather);
   const ranks::RankAgreement agreed =
       p_.gradients.meet_for_gather(lease.group_, !joined(lease.slot_));
   join(lease.slot_, lease.group_, agreed.join, lease.stream_);
@@ -114,10 +115,9 @@ void Leases::join(std::uint32_t index, GroupId group, bool needs, Stream stream)
   if (!needs) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.
   if (slot.joined()) slot.wait_for_readers(stream);
-  const std::string what = "gather of " + p_.registry.group(group).name;
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
-    p_.ranks.collective().all_gather(p_.ranks.next(what), stream,
+    p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream,
                                      {slot.memory() + p_.plan.sections[s].joined_offset_bytes,
                                       section.buffer_elements * size_bytes(section.dtype)});
   }

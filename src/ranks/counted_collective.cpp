@@ -12,11 +12,15 @@
 namespace headrace::ranks {
 using Clock = std::chrono::steady_clock;
 
-void CountedCollective::count(Clock::time_point begin, std::uint64_t sent_bytes) noexcept {
+void CountedCollective::Counts::add(Clock::time_point begin, std::uint64_t sent) noexcept {
   const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin);
-  ++calls_;
-  sent_bytes_ += sent_bytes;
-  nanoseconds_ += static_cast<std::uint64_t>(spent.count());
+  ++calls;
+  sent_bytes += sent;
+  nanoseconds += static_cast<std::uint64_t>(spent.count());
+}
+
+CollectiveCalls CountedCollective::Counts::stats() const noexcept {
+  return {calls.load(), sent_bytes.load(), 1e-9 * static_cast<double>(nanoseconds.load())};
 }
 
 // Within a handler. A refused argument ends nothing: the same call may be made with another.
@@ -38,8 +42,8 @@ void CountedCollective::tell_of_failure(const char* name, CollectiveTag tag) noe
 }
 
 template <class Call>
-void CountedCollective::make(const char* name, CollectiveTag tag, std::uint64_t sent_bytes,
-                             const Call& call) {
+void CountedCollective::make(const char* name, Counts& counts, CollectiveTag tag,
+                             std::uint64_t sent_bytes, const Call& call) {
   const auto begin = Clock::now();
   try {
     call();
@@ -47,11 +51,11 @@ void CountedCollective::make(const char* name, CollectiveTag tag, std::uint64_t 
     tell_of_failure(name, tag);
     throw;
   }
-  count(begin, sent_bytes);
+  counts.add(begin, sent_bytes);
 }
 
 void CountedCollective::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  make("all_gather", tag, whole.size_bytes / world_size() * (world_size() - 1),
+  make("all_gather", all_gathers_, tag, whole.size_bytes / world_size() * (world_size() - 1),
        [&] { counted_->all_gather(tag, stream, whole); });
 }
 
@@ -61,18 +65,24 @@ void CountedCollective::all_to_all(CollectiveTag tag, Stream stream,
   for (std::uint32_t r = 0; r < give.size(); ++r) {
     if (r != rank()) sent_bytes += give[r].size_bytes;
   }
-  make("all_to_all", tag, sent_bytes, [&] { counted_->all_to_all(tag, stream, give, take); });
+  make("all_to_all", all_to_alls_, tag, sent_bytes,
+       [&] { counted_->all_to_all(tag, stream, give, take); });
 }
 
 void CountedCollective::exchange(CollectiveTag tag, std::span<const std::byte> mine,
                                  std::span<std::byte> all) {
-  make("exchange", tag, mine.size() * (world_size() - 1),
+  make("exchange", exchanges_, tag, mine.size() * (world_size() - 1),
        [&] { counted_->exchange(tag, mine, all); });
 }
 
 void CountedCollective::add_stats(Stats& stats) const noexcept {
-  stats.collective_calls = calls_.load();
-  stats.collective_sent_bytes = sent_bytes_.load();
-  stats.collective_seconds = 1e-9 * static_cast<double>(nanoseconds_.load());
+  stats.all_gathers = all_gathers_.stats();
+  stats.all_to_alls = all_to_alls_.stats();
+  stats.exchanges = exchanges_.stats();
+  for (const CollectiveCalls& of : {stats.all_gathers, stats.all_to_alls, stats.exchanges}) {
+    stats.collective_calls += of.calls;
+    stats.collective_sent_bytes += of.sent_bytes;
+    stats.collective_seconds += of.seconds;
+  }
 }
 }  // namespace headrace::ranks

@@ -33,13 +33,18 @@ class CountedCollective final : public Collective {
   void add_stats(Stats& stats) const noexcept;
 
  private:
+  struct Counts {
+    std::atomic<std::uint64_t> calls{0}, sent_bytes{0}, nanoseconds{0};
+    void add(std::chrono::steady_clock::time_point begin, std::uint64_t sent) noexcept;
+    CollectiveCalls stats() const noexcept;
+  };
   // Makes the call, and counts it if it passes.
   template <class Call>
-  void make(const char* name, CollectiveTag tag, std::uint64_t sent_bytes, const Call& call);
+  void make(const char* name, Counts& counts, CollectiveTag tag, std::uint64_t sent_bytes,
+            const Call& call);
   void tell_of_failure(const char* name, CollectiveTag tag) noexcept;
-  void count(std::chrono::steady_clock::time_point begin, std::uint64_t sent_bytes) noexcept;
 
   const std::shared_ptr<Collective> counted_;
-  std::atomic<std::uint64_t> calls_{0}, sent_bytes_{0}, nanoseconds_{0};
+  Counts all_gathers_, all_to_alls_, exchanges_;
 };
 }  // namespace headrace::ranks

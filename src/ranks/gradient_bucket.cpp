@@ -251,7 +251,6 @@ void GradientBucket::reduce(GroupId group, const HeldGradients* mine, Stream str
 void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream stream) {
   const partition::Section& section = p_.partition.sections[s];
   const std::uint64_t bytes = size_bytes(dtype_in(section));
-  const std::string what = "gradients of " + p_.registry.group({section.group}).name;
   std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
   std::byte* const nothing =
       p_.plan.buckets == 1
@@ -264,7 +263,8 @@ void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream s
       const std::uint64_t from = offset_of(s) + (r * section.shard_elements + at) * bytes;
       give_.push_back({bucket == nullptr ? nothing : bucket + from, part * bytes});
     }
-    p_.ranks.collective().all_to_all(p_.ranks.next(what), stream, give_, taken);
+    p_.ranks.collective().all_to_all(p_.ranks.next("gradients of ", {section.group}), stream, give_,
+                                     taken);
     add_parts(section, at, part, stream);
   }
 }

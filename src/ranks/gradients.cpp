@@ -19,8 +19,8 @@ Gradients::Gradients(const GradientParts& parts, Order order, base::TraceRecorde
   streams_.reserve(kUsualStreams);
   if (p_.partition.world_size == 1) return;
   bucket_.emplace(p_, sums_, record_);
-  runner_.emplace(SequenceRunner::Parts{p_.ranks, p_.device, *bucket_, record_, order.follows,
-                                        order.ahead, trace});
+  runner_.emplace(SequenceRunner::Parts{p_.ranks, p_.device, *bucket_, record_, waits_,
+                                        order.follows, order.ahead, trace});
 }
 
 void Gradients::begin() {
@@ -72,6 +72,7 @@ void Gradients::add(ParameterId id, const void* gradient, DType dtype, Stream st
     refuse_undeclared_repeat(id);
     if (!runner_->take_gradient(id, p_.registry.parameter(id).group, gradient, dtype, stream)) {
       const auto attached = runner_->ended() ? sums_.pack() : std::span<const std::byte>{};
+      const WaitedFor::Span span(waits_.gradient);
       bucket_->add(id, gradient, dtype, stream, runner_->position(), attached);
       runner_->met(/*in_step=*/false);
     }
@@ -151,6 +152,7 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   agreed.holds_commits = terms.holds_commits;
   if (bucket_) {
     runner_->begin_step();
+    const WaitedFor::Span span(waits_.step);
     agreed = meet({.kind = RankCall::Kind::kStep, .terms = terms});
     bucket_->flush();
   }
@@ -226,5 +228,6 @@ void Gradients::add_stats(Stats& stats) const noexcept {
   if (!runner_) return;
   stats.rank_meetings = bucket_->meetings();
   runner_->add_stats(stats);
+  waits_.add_stats(stats);
 }
 }  // namespace headrace::ranks

@@ -69,6 +69,7 @@ class Gradients {
     runner_->end_gather(group, agreed.clean);
   }
 
+  RankWaits& waits() noexcept { return waits_; }
   void add_stats(Stats& stats) const noexcept;
 
   // The heap memory of its tables, for the plan.
@@ -87,6 +88,7 @@ class Gradients {
   const GradientParts p_;
   GradientSums sums_{p_};
   StepRecord record_;
+  RankWaits waits_;
   std::optional<GradientBucket> bucket_;  // with several ranks, as the next
   std::optional<SequenceRunner> runner_;
   std::vector<std::uint32_t> arrivals_;  // per parameter, since the last step

@@ -8,6 +8,8 @@
 
 namespace headrace::ranks {
 namespace {
+constexpr std::size_t kLongestWhat = 32;  // "gradients of " and the like
+
 std::size_t bytes_of_bits(std::size_t bits) { return (bits + 63) / 64 * 8; }
 }  // namespace
 
@@ -18,6 +20,7 @@ RankCalls::RankCalls(Collective& collective, const partition::Registry& registry
   const std::size_t most = largest_message(registry) + most_attached;
   message_.reserve(most);
   messages_.reserve(collective.world_size() * most);
+  text_.reserve(longest_text(registry));
 }
 
 std::size_t RankCalls::largest_message(const partition::Registry& registry) noexcept {
@@ -27,10 +30,23 @@ std::size_t RankCalls::largest_message(const partition::Registry& registry) noex
   return sizeof(Said) + bytes_of_bits(parameters);
 }
 
+std::size_t RankCalls::longest_text(const partition::Registry& registry) noexcept {
+  std::size_t name = 0;
+  for (const partition::RegisteredGroup& group : registry.groups())
+    name = std::max(name, group.name.size());
+  return kLongestWhat + name;
+}
+
+CollectiveTag RankCalls::next(std::string_view what, GroupId group) {
+  text_.assign(what).append(registry_.group(group).name);
+  return next(text_);
+}
+
 std::uint64_t RankCalls::bookkeeping_bytes(const partition::Registry& registry,
                                            std::uint32_t world_size,
                                            std::size_t most_attached) noexcept {
-  return world_size > 1 ? (world_size + 1) * (largest_message(registry) + most_attached) : 0;
+  if (world_size == 1) return 0;
+  return (world_size + 1) * (largest_message(registry) + most_attached) + longest_text(registry);
 }
 
 const RankCalls::Said& RankCalls::said(std::uint32_t rank) const noexcept {

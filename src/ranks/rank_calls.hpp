@@ -111,6 +111,8 @@ class RankCalls {
   Collective& collective() noexcept { return collective_; }
   // The number and text of the next collective call.
   CollectiveTag next(std::string_view what) noexcept { return {sequence_++, what}; }
+  // With a group's name behind it, and until the next one: allocates nothing.
+  CollectiveTag next(std::string_view what, GroupId group);
 
   // Collective. `present` has a byte for each parameter of the open group, not 0 if this rank's
   // bucket holds a gradient of it. If calls or a step's terms differ, throws kPeerLost and names
@@ -160,6 +162,7 @@ class RankCalls {
   };
 
   static std::size_t largest_message(const partition::Registry& registry) noexcept;
+  static std::size_t longest_text(const partition::Registry& registry) noexcept;
   RankAgreement agreement(const RankCall& mine);
   std::string text_of(const Said& said) const;
   void serve(RankAgreement& agreement) const noexcept;
@@ -182,6 +185,7 @@ class RankCalls {
   const Said& said(std::uint32_t rank) const noexcept;
   // Of this rank; of all ranks. Each is a Said, and a bit for each parameter of the open group.
   std::vector<std::byte> message_, messages_;
+  std::string text_;                // of the last call with a group
   std::size_t attached_bytes_ = 0;  // at the end of each
 };
 }  // namespace headrace::ranks

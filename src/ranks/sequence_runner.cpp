@@ -55,7 +55,8 @@ void SequenceRunner::begin(std::uint32_t joined) {
 }
 
 template <class Done>
-void SequenceRunner::wait(Lock& lock, const Done& done) {
+void SequenceRunner::wait(Lock& lock, WaitedFor& what, const Done& done) {
+  const WaitedFor::Span span(what);
   const std::function<bool()> until = std::ref(done);
   waits_until_ = &until;
   changed_.notify_all();
@@ -89,11 +90,11 @@ void SequenceRunner::give_back_unused() noexcept {
 }
 
 // Behind the last entry there is nothing to leave: the next meeting says that a step it is not.
-void SequenceRunner::leave(Lock& lock) {
+void SequenceRunner::leave(Lock& lock, WaitedFor& what) {
   if (!runs()) return;
   const bool at_end = !sequence_.whole() && position_ == sequence_.gathers().size();
   leaving_ = leaving_ || !at_end;
-  wait(lock, [&] { return state_ != State::kFollowing; });
+  wait(lock, what, [&] { return state_ != State::kFollowing; });
   if (state_ == State::kEnded && !sequence_.whole()) state_ = State::kLeft;
 }
 
@@ -107,11 +108,12 @@ std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
   const bool expected = number < gathers.size() && gathers[number] == group;
   if (state_ == State::kFollowing && expected) {
     enter(number + 1);
-    wait(lock, [&] { return slots_of_.size() > number || state_ != State::kFollowing; });
+    wait(lock, p_.waits.gather,
+         [&] { return slots_of_.size() > number || state_ != State::kFollowing; });
     if (slots_of_.size() > number) return pass_gather(group);
     position_ = number;  // it is yet to be made
   }
-  leave(lock);
+  leave(lock, p_.waits.gather);
   throw_if_failed();
   if (slots_of_.size() > number && expected) {
     enter(number + 1);
@@ -145,7 +147,8 @@ void SequenceRunner::end_gather(GroupId group, bool all_clean) {
 HeldGradients* SequenceRunner::memory_for(Lock& lock, const Reduction& of) {
   HeldGradients* free = p_.bucket.take_free(of);
   if (free == nullptr && p_.bucket.frees_some(position_)) {
-    wait(lock, [&] { return state_ != State::kFollowing || p_.bucket.has_free(); });
+    wait(lock, p_.waits.gradient,
+         [&] { return state_ != State::kFollowing || p_.bucket.has_free(); });
     if (state_ == State::kFollowing) free = p_.bucket.take_free(of);
   }
   return free;
@@ -165,20 +168,21 @@ bool SequenceRunner::take_gradient(ParameterId id, GroupId group, const void* gr
       return true;
     }
   }
-  leave(lock);
+  leave(lock, p_.waits.gradient);
   throw_if_failed();
   return false;
 }
 
 void SequenceRunner::leave() {
   Lock lock(mutex_);
-  leave(lock);
+  leave(lock, p_.waits.others);
   throw_if_failed();
 }
 
 void SequenceRunner::end_gathers() noexcept {
   Lock lock(mutex_);
-  if (state_ == State::kFollowing && position_ < sequence_.gathers().size()) leave(lock);
+  if (state_ == State::kFollowing && position_ < sequence_.gathers().size())
+    leave(lock, p_.waits.others);
   if (state_ != State::kFollowing && slots_ != nullptr) give_back_unused();
 }
 
@@ -189,9 +193,9 @@ void SequenceRunner::begin_step() {
   if (sequence_.whole() && position_ == sequence_.gathers().size()) {
     enter(position_);
     in_step_ = true;
-    wait(lock, [&] { return state_ != State::kFollowing; });
+    wait(lock, p_.waits.step, [&] { return state_ != State::kFollowing; });
   } else {
-    leave(lock);
+    leave(lock, p_.waits.step);
   }
   throw_if_failed();
 }

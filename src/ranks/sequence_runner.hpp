@@ -37,6 +37,7 @@
 #include "base/trace_recorder.hpp"
 #include "headrace/stats.hpp"
 #include "ranks/gradient_bucket.hpp"
+#include "ranks/rank_waits.hpp"
 #include "ranks/sequence.hpp"
 
 namespace headrace::ranks {
@@ -63,6 +64,7 @@ class SequenceRunner {
     Device& device;
     GradientBucket& bucket;
     StepRecord& record;
+    RankWaits& waits;
     bool follows = false;     // else every call meets the others
     std::uint32_t ahead = 0;  // gathers
     base::TraceRecorder* trace = nullptr;
@@ -119,9 +121,9 @@ class SequenceRunner {
   bool begins_with(GroupId group) const noexcept;
   void begin(std::uint32_t joined);
   template <class Done>
-  void wait(Lock& lock, const Done& done);
+  void wait(Lock& lock, WaitedFor& what, const Done& done);
   bool trainer_waits() const;
-  void leave(Lock& lock);
+  void leave(Lock& lock, WaitedFor& what);
   void enter(std::uint32_t position);
   std::uint32_t pass_gather(GroupId group);
   void give_back_unused() noexcept;

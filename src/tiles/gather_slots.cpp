@@ -174,16 +174,6 @@ void GatherSlots::wake() noexcept {
   for (GatherSlot& slot : slots_) slot.wake();
 }
 
-std::optional<GroupId> GatherSlots::leased_group() const noexcept {
-  const auto leased = std::ranges::find_if(slots_, &GatherSlot::leased);
-  return leased == slots_.end() ? std::nullopt : std::optional(leased->group());
-}
-
-bool GatherSlots::is_leased(GroupId group) const noexcept {
-  return std::ranges::any_of(
-      slots_, [&](const GatherSlot& slot) { return slot.leased() && slot.group() == group; });
-}
-
 GatherCounters GatherSlots::counters() const noexcept {
   return {found_.load(), on_demand_.load(), copies_.copied_bytes()};
 }

@@ -62,10 +62,6 @@ class GatherSlots {
   // Any thread, while it is leased.
   GatherSlot& operator[](std::uint32_t slot) noexcept { return slots_[slot]; }
 
-  // A group whose slot is leased, if any. Any thread.
-  std::optional<GroupId> leased_group() const noexcept;
-  bool is_leased(GroupId group) const noexcept;
-
   // The group's weights are about to change: drops its cached bytes. When this returns, nothing
   // reads them any more.
   async::Task<> forget(GroupId group);

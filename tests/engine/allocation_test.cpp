@@ -4,10 +4,17 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <array>
 #include <atomic>
+#include <barrier>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <span>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "headrace/engine.hpp"
@@ -49,7 +56,8 @@ struct Trained {
   std::vector<GroupId> groups;
   std::vector<std::uint16_t> gradient = std::vector<std::uint16_t>(kWidth * kWidth, 0x3c00);
 
-  explicit Trained(const Settings& settings) : engine(settings) {
+  explicit Trained(const Settings& settings, std::shared_ptr<Collective> collective = nullptr)
+      : engine(settings, {.collective = std::move(collective)}) {
     for (int g = 0; g < kGroups; ++g) {
       groups.push_back(engine.add_group(
           "h." + std::to_string(g),
@@ -90,6 +98,83 @@ TEST(Allocation, AStepAllocatesNothing) {
   for (int step = 0; step < 5; ++step) trained.step();
   EXPECT_EQ(allocations.load(), before);
 }
+
+// What two ranks on threads give each other, without memory of its own.
+struct Pair {
+  std::barrier<> meet{2};
+  std::array<std::span<const DeviceSpan>, 2> give;
+  std::array<std::byte*, 2> data = {};
+};
+
+class OfPair final : public Collective {
+ public:
+  OfPair(Pair& pair, std::uint32_t rank) : pair_(pair), rank_(rank) {}
+  std::uint32_t rank() const noexcept override { return rank_; }
+  std::uint32_t world_size() const noexcept override { return 2; }
+  bool takes_any_thread() const noexcept override { return true; }
+  void all_gather(CollectiveTag, Stream, DeviceSpan whole) override {
+    const std::size_t piece = whole.size_bytes / 2;
+    pair_.data[rank_] = static_cast<std::byte*>(whole.data);
+    pair_.meet.arrive_and_wait();
+    std::memcpy(pair_.data[rank_] + other() * piece, pair_.data[other()] + other() * piece, piece);
+    pair_.meet.arrive_and_wait();
+  }
+  void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan> give, void* take) override {
+    pair_.give[rank_] = give;
+    pair_.meet.arrive_and_wait();
+    const DeviceSpan& piece = pair_.give[other()][rank_];
+    std::memcpy(take, piece.data, piece.size_bytes);
+    pair_.meet.arrive_and_wait();
+  }
+  void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
+    pair_.data[rank_] = all.data();
+    std::memcpy(all.data() + rank_ * mine.size(), mine.data(), mine.size());
+    pair_.meet.arrive_and_wait();
+    std::memcpy(all.data() + other() * mine.size(), pair_.data[other()] + other() * mine.size(),
+                mine.size());
+    pair_.meet.arrive_and_wait();
+  }
+  void abort(std::string_view why) noexcept override {
+    std::fprintf(stderr, "a rank failed, and the other would wait: %.*s\n",
+                 static_cast<int>(why.size()), why.data());
+    std::abort();
+  }
+
+ private:
+  std::uint32_t other() const noexcept { return 1 - rank_; }
+  Pair& pair_;
+  const std::uint32_t rank_;
+};
+
+class AllocationOfRanks : public ::testing::TestWithParam<RankOrder> {};
+
+TEST_P(AllocationOfRanks, AStepAllocatesNothing) {
+  const testing::TemporaryDirectory directory;
+  Settings settings = on_nvme(directory);
+  settings.rank_agreement = GetParam();
+  Pair pair;
+  std::uint64_t before = 0, after = 0;
+  std::array<std::uint64_t, 2> followed = {};
+  const auto train = [&](std::uint32_t rank) {
+    Trained trained(settings, std::make_shared<OfPair>(pair, rank));
+    for (int warm = 0; warm < 4; ++warm) trained.step();
+    pair.meet.arrive_and_wait();
+    if (rank == 0) before = allocations.load();
+    pair.meet.arrive_and_wait();
+    for (int step = 0; step < 5; ++step) trained.step();
+    pair.meet.arrive_and_wait();
+    if (rank == 0) after = allocations.load();
+    pair.meet.arrive_and_wait();
+    followed[rank] = trained.engine.stats().steps_followed;
+  };
+  std::thread other([&] { train(1); });
+  train(0);
+  other.join();
+  EXPECT_EQ(after, before);
+  for (const std::uint64_t steps : followed) EXPECT_EQ(steps > 0, GetParam() == RankOrder::kTrace);
+}
+INSTANTIATE_TEST_SUITE_P(Order, AllocationOfRanks,
+                         ::testing::Values(RankOrder::kTrace, RankOrder::kEach));
 
 TEST(Allocation, WhatIsHeldIsWithinTwoPercentOfThePlan) {
   const testing::TemporaryDirectory directory;

@@ -220,29 +220,47 @@ TEST(RanksPlace, OutsideOfTheWorldIsRefused) {
   }
 }
 
-// A gather and a step send this rank's shard once, and the other ranks' gradients once.
-TEST(RanksStats, CountWhatTheCollectiveSends) {
-  constexpr std::uint32_t kWorld = 4;
-  constexpr std::uint64_t kElements = kWorld * 65536;
-  const auto errors = run_ranks(kWorld, HostFlavour::kPrompt, plain, [](Rank& rank) {
-    rank.engine.add_group("h", {{"w", DType::kBf16, {kElements}, {}}});
+class RanksStats : public ::testing::TestWithParam<std::uint32_t> {};
+
+// A step sends this rank's shard once to each other rank for each join, and each of their shards'
+// gradients once. What the ranks say to each other comes on top, and is small.
+TEST_P(RanksStats, CountWhatTheCollectiveSends) {
+  const std::uint32_t world = GetParam();
+  const std::uint64_t shard = 2 * 65536, elements = world * shard;
+  const auto errors = run_ranks(world, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+    constexpr std::uint32_t kGroups = 3, kSteps = 4;
+    for (std::uint32_t g = 0; g < kGroups; ++g)
+      rank.engine.add_group("h." + std::to_string(g),
+                            {{"w", DType::kBf16, {static_cast<std::int64_t>(elements)}, {}}});
     rank.engine.freeze();
     load_all(rank.engine);
     const Stats before = rank.engine.stats();
-    (void)rank.engine.gather({0});
-    const std::vector<std::uint16_t> gradient(kElements, 0x3c00);
-    rank.engine.add_gradient({0}, gradient.data(), DType::kBf16);
-    rank.engine.step({.learning_rate = 0.1f});
+    const std::vector<std::uint16_t> gradient(elements, 0x3c00);
+    for (std::uint32_t s = 0; s < kSteps; ++s) {
+      for (std::uint32_t g = 0; g < kGroups; ++g) {
+        (void)rank.engine.gather({g});
+        rank.engine.add_gradient({g}, gradient.data(), DType::kBf16);
+      }
+      rank.engine.step({.learning_rate = 0.1f});
+    }
     const Stats after = rank.engine.stats();
-    const std::uint64_t of_a_shard = kElements / kWorld * 2 * (kWorld - 1);
-    const std::uint64_t sent = after.collective_sent_bytes - before.collective_sent_bytes;
-    EXPECT_GE(sent, 2 * of_a_shard);
-    EXPECT_LT(sent, 2 * of_a_shard + 1024);  // what ranks say to each other
-    EXPECT_GE(after.collective_calls, before.collective_calls + 4);
+    const std::uint64_t of_a_shard = shard * 2 * (world - 1);
+    EXPECT_EQ(after.all_gathers.sent_bytes - before.all_gathers.sent_bytes,
+              kSteps * kGroups * of_a_shard);
+    EXPECT_EQ(after.all_to_alls.sent_bytes - before.all_to_alls.sent_bytes,
+              kSteps * kGroups * of_a_shard);
+    EXPECT_LT(after.exchanges.sent_bytes - before.exchanges.sent_bytes, kSteps * 2048 * world);
+    EXPECT_EQ(
+        after.collective_sent_bytes,
+        after.all_gathers.sent_bytes + after.all_to_alls.sent_bytes + after.exchanges.sent_bytes);
+    EXPECT_EQ(after.collective_calls,
+              after.all_gathers.calls + after.all_to_alls.calls + after.exchanges.calls);
     EXPECT_GT(after.collective_seconds, before.collective_seconds);
+    EXPECT_GT(after.gather_wait_ranks_seconds + after.step_wait_ranks_seconds, 0);
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksStats, ::testing::Values(2u, 3u, 4u));
 
 // ---- gradients that one rank has and another has not ----
 

@@ -223,6 +223,15 @@ struct Ended : std::runtime_error {
   using runtime_error::runtime_error;
 };
 
+struct OwnStream {
+  explicit OwnStream(Device& of) : device(of), stream(of.create_stream()) {}
+  ~OwnStream() { device.destroy_stream(stream); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  Device& device;
+  const Stream stream;
+};
+
 // One rank.
 class Trainer {
  public:
@@ -300,7 +309,7 @@ class Trainer {
       case Call::Kind::kGather: {
         // The last one is kept until the next is there, if there is a slot for that.
         if (world_.prefetch == 0) held_.release();
-        Gathered gathered = engine_.gather({call.group});
+        Gathered gathered = engine_.gather({call.group}, stream_);
         held_ = std::move(gathered);
         ++micro_batch_;
         if (made_ % 2 == 0) read(outcome);
@@ -338,8 +347,8 @@ class Trainer {
     const ParameterId id = engine_.parameters(held_.group()).front();
     const DeviceSpan whole = held_.bytes(id);
     std::vector<std::byte> seen(whole.size_bytes);
-    device_->copy({}, seen.data(), whole.data, seen.size());
-    device_->synchronize({});
+    device_->copy(stream_, seen.data(), whole.data, seen.size());
+    device_->synchronize(stream_);
     std::uint64_t sum = 0;
     for (const std::byte one : seen) sum = sum * 31 + static_cast<std::uint64_t>(one);
     outcome.text += std::to_string(sum) + " ";
@@ -372,7 +381,7 @@ class Trainer {
     }
     if (call.not_finite && rank_ == 0) values[0] = std::numeric_limits<float>::quiet_NaN();
     if (engine_.spec(id).dtype == DType::kF32 || world_.f32_gradients) {
-      engine_.add_gradient(id, values.data(), DType::kF32);
+      engine_.add_gradient(id, values.data(), DType::kF32, stream_);
       return;
     }
     std::vector<std::uint16_t>& cut = cut_.emplace_back(elements);
@@ -381,12 +390,14 @@ class Trainer {
       std::memcpy(&word, &values[e], sizeof(word));
       cut[e] = static_cast<std::uint16_t>(word >> 16);
     }
-    engine_.add_gradient(id, cut.data(), DType::kBf16);
+    engine_.add_gradient(id, cut.data(), DType::kBf16, stream_);
   }
 
   const World& world_;
   const std::uint32_t rank_;
   const std::shared_ptr<Device> device_;
+  const OwnStream own_stream_{*device_};  // the default one would wait for all others
+  const Stream stream_ = own_stream_.stream;
   Random lateness_;
   std::deque<std::vector<float>> values_;  // of a step: a late device reads them late
   std::deque<std::vector<std::uint16_t>> cut_;

@@ -3,7 +3,7 @@
 """Measures what headrace.durable costs a step, and how long a run takes to resume.
 
   tools/bench/durable_bench.py --nvme DIR [--params N] [--rounds N] [--steps N] [--batch N]
-                               [--build FOLDER] [--json FILE]
+                               [--resident PERCENT...] [--build FOLDER] [--json FILE]
 
 Each round trains the same steps with durable "none" and with "step", in turn first: once with
 nothing resident and once with 30 % of what a budget can keep. It gives the median and the spread of
@@ -25,7 +25,6 @@ import time
 from measured import NVME, Tools, add_options, budget_of, median
 
 ENOUGH_ROUNDS = 9
-SHARES = (None, 0.3)  # of what can be resident
 RESIDENT = ("parameters", "optimizer state")  # rows of a plan
 STORE = "durable-bench"
 
@@ -129,6 +128,8 @@ def main():
     add_options(options, rounds=ENOUGH_ROUNDS)
     options.add_argument("--params", type=float, default=353e6)
     options.add_argument("--batch", type=int, default=1)
+    options.add_argument("--resident", type=int, nargs="+", default=[0, 30], metavar="PERCENT",
+                         help="of what can be resident; each is a measurement of its own")
     asked = options.parse_args()
     if asked.steps < 5:
         sys.exit("--steps below 5 leaves no step between the first and the last; nothing was "
@@ -138,9 +139,9 @@ def main():
         tools = Tools(asked, pathlib.Path(work))
         rates = tools.drive_rates()  # of a plan only its sizes are used, which need no others
         rows = []
-        for share in SHARES:
-            print(f"{shape}, {0 if share is None else share:.0%} resident", flush=True)
-            rows.append(measure(tools, asked, shape, share, rates))
+        for percent in asked.resident:
+            print(f"{shape}, {percent}% resident", flush=True)
+            rows.append(measure(tools, asked, shape, percent / 100 or None, rates))
             tell(rows[-1])
         remove_store(tools)
     if asked.json:

@@ -374,7 +374,11 @@ class Run {
         {"sent_bytes", bytes(b.collective_sent_bytes, a.collective_sent_bytes)},
         {"steps_seconds", busy.steps_s},
         {"collective_seconds", b.collective_seconds - a.collective_seconds},
-        {"gather_wait_seconds", busy.gather_wait_s}};
+        {"gather_wait_seconds", busy.gather_wait_s},
+        {"gather_wait_ranks_seconds", b.gather_wait_ranks_seconds - a.gather_wait_ranks_seconds},
+        {"gradient_wait_ranks_seconds",
+         b.gradient_wait_ranks_seconds - a.gradient_wait_ranks_seconds},
+        {"step_wait_ranks_seconds", b.step_wait_ranks_seconds - a.step_wait_ranks_seconds}};
     for (const auto& [what, value] : mine)
       report_.of_ranks.push_back({what, world_.of_all(what, value)});
   }

@@ -19,6 +19,10 @@ ordered_json to_object(const DriveReport& drive) {
           {"write_bytes_per_second", drive.write_bytes_per_second}};
 }
 
+ordered_json to_object(const CollectiveCalls& calls) {
+  return {{"calls", calls.calls}, {"sent_bytes", calls.sent_bytes}, {"seconds", calls.seconds}};
+}
+
 ordered_json to_array(const std::vector<DriveStats>& drives) {
   ordered_json array = ordered_json::array();
   for (const DriveStats& drive : drives) {
@@ -91,6 +95,17 @@ std::string to_json(const Stats& stats) {
                   {"collective_calls", stats.collective_calls},
                   {"collective_sent_bytes", stats.collective_sent_bytes},
                   {"collective_seconds", stats.collective_seconds},
+                  {"all_gathers", to_object(stats.all_gathers)},
+                  {"all_to_alls", to_object(stats.all_to_alls)},
+                  {"exchanges", to_object(stats.exchanges)},
+                  {"rank_meetings", stats.rank_meetings},
+                  {"gathers_joined_ahead", stats.gathers_joined_ahead},
+                  {"steps_followed", stats.steps_followed},
+                  {"rank_departures", stats.rank_departures},
+                  {"gather_wait_ranks_seconds", stats.gather_wait_ranks_seconds},
+                  {"gradient_wait_ranks_seconds", stats.gradient_wait_ranks_seconds},
+                  {"step_wait_ranks_seconds", stats.step_wait_ranks_seconds},
+                  {"others_wait_ranks_seconds", stats.others_wait_ranks_seconds},
                   {"waits", to_array(stats.waits)},
                   {"engine_bytes", stats.engine_bytes},
                   {"io_queue", stats.io_queue},
