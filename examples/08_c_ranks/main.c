@@ -27,11 +27,17 @@ static void must(headrace_code code) {
 /* The engine compares the ranks' calls itself, so these move bytes and nothing else. MPI counts in
  * int: gathered groups are smaller than 2 GiB here. By default an error of MPI ends the job. */
 static headrace_code all_gather(void* context, uint64_t sequence, const char* what,
-                                headrace_stream stream, void* whole, size_t size_bytes) {
+                                headrace_stream stream, const headrace_piece* whole) {
   const headrace_collective* ranks = (const headrace_collective*)context;
+  int sizes[kMostRanks], offsets[kMostRanks], r, end = 0;
   (void)sequence, (void)what, (void)stream; /* the CPU's memory: no stream to wait for */
-  MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, whole, (int)(size_bytes / ranks->world_size), MPI_BYTE,
-                MPI_COMM_WORLD);
+  for (r = 0; r < (int)ranks->world_size; ++r) {
+    offsets[r] = end;
+    sizes[r] = (int)whole[r].size_bytes;
+    end += sizes[r];
+  }
+  MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, whole[0].data, sizes, offsets, MPI_BYTE,
+                 MPI_COMM_WORLD);
   return HEADRACE_OK;
 }
 static headrace_code all_to_all(void* context, uint64_t sequence, const char* what,

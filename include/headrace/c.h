@@ -264,8 +264,10 @@ typedef struct headrace_collective {
   uint32_t rank;
   uint32_t world_size;
   void* context;
+  /* whole[r] is rank r's piece, world_size of them, of any sizes, which are the same on every rank.
+   * They lie one after the other, and this rank's own is already in place. */
   headrace_code (*all_gather)(void* context, uint64_t sequence, const char* what,
-                              headrace_stream stream, void* whole, size_t size_bytes);
+                              headrace_stream stream, const headrace_piece* whole);
   /* give[r] goes to rank r, and has the same size on every rank. Rank r finds the other ranks'
    * pieces at `take`, in rank order, each of give[r].size_bytes. The call ignores give[rank]. */
   headrace_code (*all_to_all)(void* context, uint64_t sequence, const char* what,

@@ -27,7 +27,7 @@
 //
 // Example: two ranks meet in different calls, and their Collective compares calls:
 //
-//   rank 0  all_gather({7, "gather of h.3"}, stream, {data, 4096})
+//   rank 0  all_gather({7, "gather of h.3"}, stream, {{first, 2048}, {second, 2048}})
 //   rank 1  exchange({7, "step"}, mine, all)
 //
 //   Each rank sends the other its function, tag and size. These differ, so neither call is
@@ -67,8 +67,8 @@ struct CollectiveTag {
 //          may return before its work is done, so the memory given to it must stay valid until the
 //          stream has passed the call. exchange() is complete when it returns.
 // Throws headrace::Error kPeerLost when another rank left, made a different call, or missed the
-//          deadline. From then on, every call throws it. kInvalidArgument for a size that cannot be
-//          divided among the ranks. Nothing was sent then, and further calls are possible.
+//          deadline. From then on, every call throws it. kInvalidArgument if the number of pieces
+//          is not the world size. Nothing was sent then, and further calls are possible.
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -80,8 +80,10 @@ class Collective {
   // kOutOfBudget if there is no memory for staging.
   virtual void use_device(const std::shared_ptr<Device>& device) { (void)device; }
 
-  // `whole` consists of world_size equal pieces; this rank's own piece is already in place.
-  virtual void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) = 0;
+  // whole[r] is rank r's piece: world_size pieces of any sizes, also 0, which are the same on every
+  // rank. This rank's own piece is already in place. An engine's pieces lie in one buffer, one
+  // after the other in rank order.
+  virtual void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) = 0;
   // give[r] goes to rank r, and has the same size on every rank. Rank r finds the other ranks'
   // pieces at `take`, one after the other in rank order: (world_size - 1) * give[r].size_bytes
   // bytes. The call does not read this rank's own piece.

@@ -34,16 +34,16 @@ struct GroupWait {
   double update_seconds = 0;
 };
 
-// Totals since freeze. For one step, subtract two snapshots, each taken after Engine::finish_step()
-// if updates are deferred. Byte counts include only transfers that the I/O queues have completed.
-// Calls of one kind that an engine made on its Collective: their number, the bytes that they sent to
-// the other ranks, and the time that they took on the calling threads.
+// Calls of one kind that an engine made on its Collective: their number, the bytes that they sent
+// to the other ranks, and the time that they took on the calling threads.
 struct CollectiveCalls {
   std::uint64_t calls = 0;
   std::uint64_t sent_bytes = 0;
   double seconds = 0;
 };
 
+// Totals since freeze. For one step, subtract two snapshots, each taken after Engine::finish_step()
+// if updates are deferred. Byte counts include only transfers that the I/O queues have completed.
 struct Stats {
   std::uint64_t nvme_read_bytes = 0;
   std::uint64_t nvme_written_bytes = 0;
@@ -82,8 +82,8 @@ struct Stats {
   std::uint64_t steps_followed = 0;
   std::uint64_t rank_departures = 0;
   // With several ranks: the time that trainer threads were blocked because of other ranks or the
-  // bytes between them, by the call that they made. What a rank does ahead of its trainer costs
-  // collective_seconds, and only the part that the trainer waits for costs these.
+  // bytes between them, by the call that they made. Calls that a rank makes ahead of its trainer
+  // count in collective_seconds, and here only as far as the trainer waits for them.
   double gather_wait_ranks_seconds = 0;    // not in gather_wait_seconds
   double gradient_wait_ranks_seconds = 0;  // add_gradient()
   double step_wait_ranks_seconds = 0;

@@ -90,8 +90,8 @@ class Transport {
   // have world_size() pieces, of any sizes; the call ignores this rank's own piece.
   virtual void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
                           std::span<const Piece> take, Done done) = 0;
-  // whole[r] is rank r's piece, of the same size on every rank. This rank's own piece is already in
-  // place. The default implementation is one all_to_all.
+  // whole[r] is rank r's piece: world_size() pieces of any sizes, which are the same on every rank.
+  // This rank's own piece is already in place. The default implementation is one all_to_all.
   virtual void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done);
 
   // Publishes `bytes` (at most kPostBytes) for every rank to read, in place of this rank's previous

@@ -47,12 +47,13 @@ std::string text_beyond_world(std::uint32_t rank, std::uint32_t world_size) {
          ", and ranks are 0 to world_size() - 1";
 }
 
-void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size) {
-  if (size_bytes % world_size == 0) return;
+void check_pieces(CollectiveTag tag, std::size_t pieces, std::uint32_t world_size) {
+  if (pieces == world_size) return;
   throw Error(Code::kInvalidArgument,
-              "'" + std::string(tag.what) + "' has " + std::to_string(size_bytes) +
-                  " bytes, which is no multiple of the world size " + std::to_string(world_size) +
-                  ": the call was not made; pad the buffer");
+              "'" + std::string(tag.what) + "' has " + std::to_string(pieces) +
+                  " pieces, and the world has " + std::to_string(world_size) +
+                  " ranks: the call was not made; pass one piece for each rank, if need be of 0 "
+                  "bytes");
 }
 
 std::string abort_text(std::uint32_t rank, std::string_view why) {

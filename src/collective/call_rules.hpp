@@ -2,6 +2,7 @@
 // call_rules.hpp: the rules for calls that ranks make together: the fields that must be equal, and
 // the text for a difference.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,8 +31,8 @@ std::string describe(const Call& call);
 // "rank() 3 and world_size() 2, and ranks are 0 to world_size() - 1".
 std::string text_beyond_world(std::uint32_t rank, std::uint32_t world_size);
 
-// Throws kInvalidArgument if `size_bytes` cannot be divided into `world_size` equal pieces.
-void check_divides(CollectiveTag tag, std::uint64_t size_bytes, std::uint32_t world_size);
+// Throws kInvalidArgument if there is not one piece for each rank.
+void check_pieces(CollectiveTag tag, std::size_t pieces, std::uint32_t world_size);
 
 std::string abort_text(std::uint32_t rank, std::string_view why);
 std::string mismatch_text(std::uint32_t rank, const Call& call, std::uint32_t other_rank,

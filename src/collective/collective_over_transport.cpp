@@ -50,6 +50,19 @@ class CallEnd {
   std::string error_;
 };
 
+std::uint64_t total_of(std::span<const DeviceSpan> pieces) {
+  std::uint64_t bytes = 0;
+  for (const DeviceSpan& piece : pieces) bytes += piece.size_bytes;
+  return bytes;
+}
+std::uint64_t largest_of(std::span<const DeviceSpan> pieces) {
+  return std::ranges::max(pieces, {}, &DeviceSpan::size_bytes).size_bytes;
+}
+// Of a piece that goes in parts, the bytes of the part that begins at `at`.
+std::uint64_t part_at(const DeviceSpan& piece, std::uint64_t at, std::uint64_t part) {
+  return at < piece.size_bytes ? std::min<std::uint64_t>(part, piece.size_bytes - at) : 0;
+}
+
 const CollectiveOptions& checked(const CollectiveOptions& options) {
   const auto refuse = [](const std::string& cause) {
     throw Error(Code::kInvalidArgument, "make_collective: " + cause + "; no collective was made");
@@ -78,7 +91,7 @@ class CollectiveOverTransport final : public Collective {
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t world_size() const noexcept override { return world_size_; }
   void use_device(const std::shared_ptr<Device>& device) override;
-  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
+  void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
@@ -98,8 +111,8 @@ class CollectiveOverTransport final : public Collective {
   // One call of the transport: begin(done) makes it.
   template <class Begin>
   void pass(const Begin& begin);
-  void gather_pieces(Lane lane, std::uint64_t piece_bytes, std::byte* first, Stream stream);
-  void gather_staged(std::uint64_t piece_bytes, std::byte* first, Stream stream);
+  void gather_in_place(std::span<const DeviceSpan> whole, Stream stream);
+  void gather_staged(std::span<const DeviceSpan> whole, Stream stream);
   void all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
   void all_to_all_in_place(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
   void gather_messages(std::span<const std::byte> mine, std::byte* all);
@@ -173,46 +186,46 @@ void CollectiveOverTransport::pass(const Begin& begin) {
   if (!error.empty()) watch_.fail(error);
 }
 
-void CollectiveOverTransport::gather_pieces(Lane lane, std::uint64_t piece_bytes, std::byte* first,
-                                            Stream stream) {
+void CollectiveOverTransport::gather_in_place(std::span<const DeviceSpan> whole, Stream stream) {
+  if (device_ != nullptr) device_->synchronize(stream);
   take_.clear();
-  for (std::uint32_t r = 0; r < world_size_; ++r)
-    take_.push_back({first + r * piece_bytes, piece_bytes});
-  pass([&](Transport::Done done) { transport_->all_gather(lane, stream, take_, done); });
+  for (const DeviceSpan& piece : whole) take_.push_back({piece.data, piece.size_bytes});
+  pass([&](Transport::Done done) { transport_->all_gather(Lane::kGather, stream, take_, done); });
 }
 
 // In rounds, as large as the staging memory allows: the same number on every rank.
-void CollectiveOverTransport::gather_staged(std::uint64_t piece_bytes, std::byte* first,
-                                            Stream stream) {
+void CollectiveOverTransport::gather_staged(std::span<const DeviceSpan> whole, Stream stream) {
   const std::uint64_t part = staging_->part_bytes(world_size_);
-  for (std::uint64_t at = 0; at < piece_bytes; at += part) {
-    const std::uint64_t size = std::min(part, piece_bytes - at);
-    device_->copy(stream, staging_->part(rank_, world_size_), first + rank_ * piece_bytes + at,
-                  size);
-    device_->synchronize(stream);
+  const std::uint64_t largest = largest_of(whole);
+  for (std::uint64_t at = 0; at < largest; at += part) {
     take_.clear();
     for (std::uint32_t r = 0; r < world_size_; ++r)
-      take_.push_back({staging_->part(r, world_size_), size});
+      take_.push_back({staging_->part(r, world_size_), part_at(whole[r], at, part)});
+    const auto in_device = [&](std::uint32_t r) {
+      return static_cast<std::byte*>(whole[r].data) + at;
+    };
+    if (take_[rank_].size_bytes > 0)
+      device_->copy(stream, take_[rank_].data, in_device(rank_), take_[rank_].size_bytes);
+    device_->synchronize(stream);
     pass([&](Transport::Done done) { transport_->all_gather(Lane::kGather, {}, take_, done); });
     for (std::uint32_t r = 0; r < world_size_; ++r) {
-      if (r != rank_)
-        device_->copy(stream, first + r * piece_bytes + at, staging_->part(r, world_size_), size);
+      if (r != rank_ && take_[r].size_bytes > 0)
+        device_->copy(stream, in_device(r), take_[r].data, take_[r].size_bytes);
     }
     device_->synchronize(stream);
   }
 }
 
-void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  check_divides(tag, whole.size_bytes, world_size_);
-  const Call call = make_call(CallKind::kAllGather, tag, whole.size_bytes);
+void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream,
+                                         std::span<const DeviceSpan> whole) {
+  check_pieces(tag, whole.size(), world_size_);
+  const std::uint64_t bytes = total_of(whole);
+  const Call call = make_call(CallKind::kAllGather, tag, bytes);
   queued_.add(call);
   carry_out(call, [&] {
-    const std::uint64_t piece_bytes = whole.size_bytes / world_size_;
-    auto* const first = static_cast<std::byte*>(whole.data);
-    if (piece_bytes == 0 || world_size_ == 1) return;
-    if (staged()) return gather_staged(piece_bytes, first, stream);
-    if (device_ != nullptr) device_->synchronize(stream);
-    gather_pieces(Lane::kGather, piece_bytes, first, stream);
+    if (bytes == 0 || world_size_ == 1) return;
+    if (staged()) return gather_staged(whole, stream);
+    gather_in_place(whole, stream);
   });
 }
 
@@ -220,19 +233,15 @@ void CollectiveOverTransport::all_to_all_staged(std::span<const DeviceSpan> give
                                                 Stream stream) {
   const std::uint32_t parts = 2 * world_size_;
   const std::uint64_t part = staging_->part_bytes(parts);
-  std::uint64_t largest = 0;
-  for (const DeviceSpan& piece : give) largest = std::max<std::uint64_t>(largest, piece.size_bytes);
-  const auto chunk = [&](std::uint64_t piece, std::uint64_t at) {
-    return at < piece ? std::min(part, piece - at) : 0;
-  };
+  const std::uint64_t largest = largest_of(give);
   const std::uint64_t own = give[rank_].size_bytes;
   for (std::uint64_t at = 0; at < largest; at += part) {
     give_.assign(world_size_, {});
     take_.assign(world_size_, {});
     for (std::uint32_t r = 0; r < world_size_; ++r) {
       if (r == rank_) continue;
-      give_[r] = {staging_->part(r, parts), chunk(give[r].size_bytes, at)};
-      take_[r] = {staging_->part(world_size_ + r, parts), chunk(own, at)};
+      give_[r] = {staging_->part(r, parts), part_at(give[r], at, part)};
+      take_[r] = {staging_->part(world_size_ + r, parts), part_at(give[rank_], at, part)};
       if (give_[r].size_bytes > 0)
         device_->copy(stream, give_[r].data, static_cast<std::byte*>(give[r].data) + at,
                       give_[r].size_bytes);
@@ -270,8 +279,8 @@ void CollectiveOverTransport::all_to_all_in_place(std::span<const DeviceSpan> gi
 
 void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
                                          std::span<const DeviceSpan> give, void* take) {
-  std::uint64_t whole = 0;
-  for (const DeviceSpan& piece : give) whole += piece.size_bytes;
+  check_pieces(tag, give.size(), world_size_);
+  const std::uint64_t whole = total_of(give);
   const Call call = make_call(CallKind::kAllToAll, tag, whole);
   queued_.add(call);
   carry_out(call, [&] {

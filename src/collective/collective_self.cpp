@@ -16,7 +16,7 @@ class CollectiveSelf final : public Collective {
   std::uint32_t rank() const noexcept override { return 0; }
   std::uint32_t world_size() const noexcept override { return 1; }
 
-  void all_gather(CollectiveTag, Stream, DeviceSpan) override { check(); }
+  void all_gather(CollectiveTag, Stream, std::span<const DeviceSpan>) override { check(); }
   void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override { check(); }
   void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
     check();

@@ -70,6 +70,7 @@ NcclLibrary load_nccl(const std::string& path) {
   symbols.find(library.comm_finalize, "ncclCommFinalize");
   symbols.find(library.comm_destroy, "ncclCommDestroy");
   symbols.find(library.all_gather, "ncclAllGather");
+  symbols.find(library.broadcast, "ncclBroadcast");
   symbols.find(library.send, "ncclSend");
   symbols.find(library.recv, "ncclRecv");
   symbols.find(library.group_start, "ncclGroupStart");

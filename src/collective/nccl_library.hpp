@@ -52,6 +52,8 @@ struct NcclLibrary {
   NcclResult (*comm_destroy)(NcclCommHandle comm);
   NcclResult (*all_gather)(const void* source, void* target, std::size_t count, int type,
                            NcclCommHandle comm, NcclStream stream);
+  NcclResult (*broadcast)(const void* source, void* target, std::size_t count, int type, int root,
+                          NcclCommHandle comm, NcclStream stream);
   NcclResult (*send)(const void* source, std::size_t count, int type, int peer, NcclCommHandle comm,
                      NcclStream stream);
   NcclResult (*recv)(void* target, std::size_t count, int type, int peer, NcclCommHandle comm,

@@ -86,7 +86,8 @@ class TransportNccl final : public Transport {
   struct Call {
     TransportNccl& owner;
     std::vector<Piece> give, take;  // by rank
-    bool in_one = false;            // all_gather's, `take` one behind the other
+    bool gathers = false;           // all_gather's: every rank is given the same piece
+    bool in_one = false;            // and on every rank, equal pieces lie one behind the other
     Done done;
     bool reached = false;  // its stream has come to it
   };
@@ -224,11 +225,13 @@ void TransportNccl::all_gather(Lane lane, Stream stream, std::span<const Piece> 
   auto call = std::make_unique<Call>(Call{.owner = *this,
                                           .give = std::vector<Piece>(whole.size(), whole[rank()]),
                                           .take = {whole.begin(), whole.end()},
+                                          .gathers = true,
                                           .in_one = true,
                                           .done = done});
   const auto* const first = static_cast<const std::byte*>(whole[0].data);
   for (std::size_t r = 0; r < whole.size(); ++r)
-    call->in_one = call->in_one && whole[r].data == first + r * whole[r].size_bytes;
+    call->in_one = call->in_one && whole[r].size_bytes == whole[0].size_bytes &&
+                   whole[r].data == first + r * whole[r].size_bytes;
   begin(lane, stream, std::move(call));
 }
 
@@ -349,7 +352,10 @@ NcclResult TransportNccl::issue(const Call& call) {
     for (std::uint32_t r = 0; r < world_size() && !is_error(worst); ++r) {
       const Piece &give = call.give[r], &take = call.take[r];
       const int peer = static_cast<int>(r);
-      if (r == rank()) continue;
+      if (call.gathers && take.size_bytes > 0)
+        worst =
+            library_.broadcast(take.data, take.data, take.size_bytes, kNcclInt8, peer, comm, on);
+      if (call.gathers || r == rank()) continue;
       if (give.size_bytes > 0)
         worst = library_.send(give.data, give.size_bytes, kNcclInt8, peer, comm, on);
       if (take.size_bytes > 0 && !is_error(worst))

@@ -33,6 +33,8 @@ void Values::hash_content(ranks::JointHash& hash, ParameterId id, const std::str
     hash_head(own, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
   });
   for (std::uint32_t owner = first; owner <= last; ++owner) {
+    const partition::Section& section = p_.partition.sections[parameter.section];
+    if (p_.partition.shard_of(section, owner).elements == 0) continue;
     hash.add(owner, [&](kernels::Hash128& own) {
       store(
           id, content,

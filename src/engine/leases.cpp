@@ -12,11 +12,13 @@ Leases::Leases(const Parts& parts)
       in_place_(p_.registry.groups().size()),
       in_slots_(p_.registry.groups().size()),
       waits_(p_.registry.groups().size()) {
+  pieces_.reserve(p_.partition.world_size);
   if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->use_slots(*this);
 }
 
-std::uint64_t Leases::bookkeeping_bytes(std::uint64_t groups) noexcept {
-  return groups * (2 * sizeof(std::atomic<std::uint32_t>) + sizeof(Wait));
+std::uint64_t Leases::bookkeeping_bytes(const partition::Partition& partition) noexcept {
+  return partition.group_sections.size() * (2 * sizeof(std::atomic<std::uint32_t>) + sizeof(Wait)) +
+         partition.world_size * sizeof(DeviceSpan);
 }
 
 void Leases::Wait::add(Clock::time_point began, Clock::time_point updated,
@@ -117,9 +119,15 @@ void Leases::join(std::uint32_t index, GroupId group, bool needs, Stream stream)
   if (slot.joined()) slot.wait_for_readers(stream);
   for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
     const partition::Section& section = p_.partition.sections[s];
-    p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream,
-                                     {slot.memory() + p_.plan.sections[s].joined_offset_bytes,
-                                      section.buffer_elements * size_bytes(section.dtype)});
+    std::byte* const memory = slot.memory() + p_.plan.sections[s].joined_offset_bytes;
+    const std::uint64_t element_bytes = size_bytes(section.dtype);
+    pieces_.clear();
+    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+      const partition::Shard shard = p_.partition.shard_of(section, r);
+      pieces_.push_back(
+          {memory + shard.first_element * element_bytes, shard.elements * element_bytes});
+    }
+    p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream, pieces_);
   }
   slot.set_joined(stream);  // only now: a gather that failed is joined again
 }

@@ -53,7 +53,7 @@ class Leases final : public ranks::JoinSlots {
   void refuse_in_slot(GroupId group, const char* call) const;
 
   void add_stats(Stats& stats) const;
-  static std::uint64_t bookkeeping_bytes(std::uint64_t groups) noexcept;
+  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition) noexcept;
 
   // ---- of gathers that are joined ahead ----
   std::optional<std::uint32_t> take(GroupId group) noexcept override;
@@ -81,7 +81,8 @@ class Leases final : public ranks::JoinSlots {
   const Parts p_;
   // Per group, the number of leases: of resident bytes, and of slots.
   std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
-  std::vector<Wait> waits_;  // per group
+  std::vector<Wait> waits_;         // per group
+  std::vector<DeviceSpan> pieces_;  // of one all_gather; of the thread that joins
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };
 }  // namespace headrace::engine

@@ -123,7 +123,7 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          partition.sections.size() * sizeof(residency::SectionPlan) + sizeof(Calls) +
          sizeof(Leases) + sizeof(Values) + sizeof(Stepper) +
          ValueStates::bookkeeping_bytes(registry_) + Counts::bookkeeping_bytes(registry_) +
-         Leases::bookkeeping_bytes(registry_.groups().size()) +
+         Leases::bookkeeping_bytes(partition) +
          residency::Lent::bookkeeping_bytes(registry_.parameters().size());
 }
 

@@ -29,10 +29,9 @@ void Values::load(GroupId group, const FillShard& fill) {
   load_with(group, [&](ParameterId id, std::byte* values) {
     const partition::Parameter& parameter = p_.partition.parameters[id.index];
     const partition::Section& section = p_.partition.sections[parameter.section];
-    const std::uint64_t shard = p_.partition.shard_first_element(section);
-    const std::uint64_t first = std::max(parameter.first_element, shard);
+    const std::uint64_t first = std::max(parameter.first_element, section.shard.first_element);
     const std::uint64_t end =
-        std::min(parameter.first_element + parameter.elements, shard + section.shard_elements);
+        std::min(parameter.first_element + parameter.elements, section.shard.end());
     if (first >= end) return;
     const std::uint64_t element_bytes = size_bytes(section.dtype);
     const std::uint64_t in_parameter = first - parameter.first_element;

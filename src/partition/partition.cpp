@@ -2,6 +2,8 @@
 #include "partition/partition.hpp"
 
 #include <algorithm>
+#include <array>
+#include <ranges>
 
 #include "base/check.hpp"
 #include "base/units.hpp"
@@ -10,6 +12,8 @@ namespace headrace::partition {
 using base::align_up;
 
 namespace {
+constexpr std::size_t kDTypes = 3;
+
 // A group's sections: a trained and a frozen one per dtype where it has such parameters, dtypes in
 // order of first appearance.
 void make_sections(Partition& result, const GroupShape& shape, std::uint32_t group) {
@@ -75,23 +79,43 @@ void add_segments(Partition& result, Tile& tile) {
   tile.segments = static_cast<std::uint32_t>(result.segments.size()) - tile.first_segment;
 }
 
+std::uint64_t blocks_of(const Section& section) {
+  return base::ceil_div(section.buffer_elements, kBlockElements);
+}
+
+// Blocks of a section that ranks below `rank` own. The remainder goes to one rank each, from
+// first_dealt_to on, and from rank 0 on behind the last.
+std::uint64_t blocks_below(const Section& section, std::uint64_t world_size, std::uint64_t rank) {
+  const std::uint64_t each = blocks_of(section) / world_size;
+  const std::uint64_t first = section.first_dealt_to;
+  const std::uint64_t end = first + blocks_of(section) % world_size;
+  std::uint64_t more = std::clamp(rank, first, end) - first;
+  if (end > world_size) more += std::min(rank, end - world_size);
+  return rank * each + more;
+}
+
+// Goes on dealing where the last section of its kind has ended.
+void deal_blocks(Partition& result) {
+  std::array<std::array<std::uint64_t, 2>, kDTypes> dealt{};
+  for (Section& section : result.sections) {
+    std::uint64_t& next = dealt[static_cast<std::size_t>(section.dtype)][section.frozen ? 1 : 0];
+    section.buffer_elements = align_up(section.elements, kUsedAlignment);
+    section.first_dealt_to = static_cast<std::uint32_t>(next % result.world_size);
+    next += blocks_of(section);
+    section.shard = result.shard_of(section, result.rank);
+  }
+}
+
 void cut_section(Partition& result, std::uint32_t index) {
   Section& section = result.sections[index];
-  const std::uint64_t world = result.world_size;
-  // One rank has no need of whole blocks at the end.
-  section.shard_elements = world == 1
-                               ? align_up(section.elements, kUsedAlignment)
-                               : align_up(base::ceil_div(section.elements, world), kBlockElements);
-  section.buffer_elements = section.shard_elements * world;
   section.first_tile = static_cast<std::uint32_t>(result.tiles.size());
-  const std::uint64_t begin = result.shard_first_element(section);
-  const std::uint64_t used_end =
-      std::min(begin + section.shard_elements, align_up(section.elements, kUsedAlignment));
-  for (std::uint64_t first = begin; first < used_end; first += result.tile_elements) {
+  const std::uint64_t end = section.shard.end();
+  for (std::uint64_t first = section.shard.first_element; first < end;
+       first += result.tile_elements) {
     Tile tile;
     tile.section = index;
     tile.first_element = first;
-    tile.elements = std::min(result.tile_elements, used_end - first);
+    tile.elements = std::min(result.tile_elements, end - first);
     add_segments(result, tile);
     result.tiles.push_back(tile);
   }
@@ -99,13 +123,32 @@ void cut_section(Partition& result, std::uint32_t index) {
 }
 }  // namespace
 
+Shard Partition::shard_of(const Section& section, std::uint32_t of_rank) const {
+  const auto below = [&](std::uint64_t r) {
+    return std::min(blocks_below(section, world_size, r) * kBlockElements, section.buffer_elements);
+  };
+  const std::uint64_t first = below(of_rank);
+  return {first, below(of_rank + std::uint64_t{1}) - first};
+}
+
+std::uint64_t Partition::largest_shard_elements(const Section& section) const {
+  return std::min(base::ceil_div(blocks_of(section), world_size) * kBlockElements,
+                  section.buffer_elements);
+}
+
+std::uint32_t Partition::owner_of(const Section& section, std::uint64_t element) const {
+  const std::uint64_t block = element / kBlockElements;
+  const auto ranks = std::views::iota(std::uint64_t{1}, std::uint64_t{world_size});
+  const auto after = std::ranges::upper_bound(
+      ranks, block, {}, [&](std::uint64_t r) { return blocks_below(section, world_size, r); });
+  return static_cast<std::uint32_t>(after - ranks.begin());
+}
+
 Partition::Owners Partition::owners_of(const Parameter& parameter) const {
-  if (world_size == 1) return {};
-  const std::uint64_t shard = sections[parameter.section].shard_elements;
+  const Section& section = sections[parameter.section];
   const std::uint64_t last =
       parameter.first_element + std::max<std::uint64_t>(parameter.elements, 1) - 1;
-  return {static_cast<std::uint32_t>(parameter.first_element / shard),
-          static_cast<std::uint32_t>(last / shard)};
+  return {owner_of(section, parameter.first_element), owner_of(section, last)};
 }
 
 std::uint64_t Partition::buffer_elements(std::uint32_t group, DType dtype) const {
@@ -124,7 +167,7 @@ Segment Partition::segment_of(const Tile& tile, std::uint32_t parameter) const {
 
 Partition::TileRange Partition::tiles_with(const Parameter& parameter) const {
   const Section& section = sections[parameter.section];
-  const std::uint64_t shard = shard_first_element(section);
+  const std::uint64_t shard = section.shard.first_element;
   const auto tile_of = [&](std::uint64_t element) {
     return element < shard ? 0 : (element - shard) / tile_elements;
   };
@@ -144,6 +187,17 @@ std::uint64_t Partition::bookkeeping_bytes() const {
   return bytes;
 }
 
+SentBytes sent_by(const Partition& partition, std::uint32_t rank) {
+  SentBytes sent;
+  for (const Section& section : partition.sections) {
+    const std::uint64_t own = partition.shard_of(section, rank).elements;
+    const std::uint64_t bytes = size_bytes(section.dtype);
+    sent.gathered += own * (partition.world_size - 1) * bytes;
+    if (!section.frozen) sent.reduced += (section.buffer_elements - own) * bytes;
+  }
+  return sent;
+}
+
 Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements,
                          std::uint32_t rank, std::uint32_t world_size) {
   HEADRACE_CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0,
@@ -155,6 +209,7 @@ Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_
   result.tile_elements = tile_elements;
   for (std::uint32_t group = 0; group < groups.size(); ++group)
     add_group(result, groups[group], group);
+  deal_blocks(result);
   for (std::uint32_t section = 0; section < result.sections.size(); ++section)
     cut_section(result, section);
   for (std::size_t s = 1; s < result.sections.size(); ++s) {

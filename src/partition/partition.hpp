@@ -5,10 +5,18 @@
 //   section   parameters of one group with one dtype, all trained or all frozen, one after another,
 //             each at a multiple of 256 elements
 //   block     65,536 elements of a section; results depend on blocks, so their size is a constant
-//   shard     whole blocks: rank r owns [r, r+1) * shard_elements of the section
-//   tile      whole blocks of a shard, up to the end of its used elements
+//   shard     a rank's blocks of a section, one after another; perhaps none
+//   tile      whole blocks of a shard, up to the end of the section's used elements
 //   segment   one parameter's elements inside one tile
 //   piece     one parameter's elements inside one block: the unit of the gradient norm
+//
+// Blocks are dealt to the ranks as cards are, from section to section, so that over all sections of
+// a kind (trained or frozen, of one dtype) no rank has two blocks more than another. Within each
+// section, a rank's blocks lie together, in the order of the ranks. Example: 4 ranks, two sections
+// of 5 blocks:
+//
+//   section 0   rank 0 has blocks 0 and 1, ranks 1, 2 and 3 have 2, 3 and 4
+//   section 1   rank 0 has block 0, rank 1 has 1 and 2, ranks 2 and 3 have 3 and 4
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,13 +44,21 @@ struct Parameter {
   std::uint64_t pieces = 0;       // the blocks that it touches
 };
 
+// In elements of its section. Only the section's last block can be shorter than a block.
+struct Shard {
+  std::uint64_t first_element = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t end() const { return first_element + elements; }
+};
+
 struct Section {
   std::uint32_t group = 0;
   DType dtype = DType::kF32;
   bool frozen = false;                // true if all its parameters are frozen
   std::uint64_t elements = 0;         // up to the end of the last parameter
-  std::uint64_t buffer_elements = 0;  // of the joined buffer: world_size * shard_elements
-  std::uint64_t shard_elements = 0;   // equal on all ranks; whole blocks if there are several
+  std::uint64_t buffer_elements = 0;  // of all shards: a multiple of kUsedAlignment
+  std::uint32_t first_dealt_to = 0;   // the rank that got the first block
+  Shard shard;                        // this rank's
   // Position in the group's buffer of this dtype: the trained section, then the frozen one.
   std::uint64_t first_in_buffer = 0;
   std::vector<std::uint32_t> parameters;  // in order of first_element
@@ -80,10 +96,11 @@ struct Partition {
     return std::span(segments).subspan(tile.first_segment, tile.segments);
   }
   const Section& section_of(std::uint32_t tile) const { return sections[tiles[tile].section]; }
-  std::uint64_t shard_first_element(const Section& section) const {
-    return rank * section.shard_elements;
-  }
-  // The ranks whose shards hold a parameter's elements: first to last.
+  Shard shard_of(const Section& section, std::uint32_t of_rank) const;
+  // No rank has more. A rank with as many blocks has less only if one of them is the last.
+  std::uint64_t largest_shard_elements(const Section& section) const;
+  std::uint32_t owner_of(const Section& section, std::uint64_t element) const;
+  // The ranks whose shards hold a parameter's elements: first to last. Some between may have none.
   struct Owners {
     std::uint32_t first = 0, last = 0;
   };
@@ -103,6 +120,14 @@ struct Partition {
   // The memory of the partition itself, for the plan.
   std::uint64_t bookkeeping_bytes() const;
 };
+
+// Bytes that a rank sends to the others when all groups' parameters are gathered once, and when all
+// their gradients, in the parameters' dtypes, are reduced once.
+struct SentBytes {
+  std::uint64_t gathered = 0;  // its own shards, W - 1 times
+  std::uint64_t reduced = 0;   // the other ranks' shards of what is trained
+};
+SentBytes sent_by(const Partition& partition, std::uint32_t rank);
 
 // `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
 // across the groups.

@@ -54,8 +54,9 @@ void CountedCollective::make(const char* name, Counts& counts, CollectiveTag tag
   counts.add(begin, sent_bytes);
 }
 
-void CountedCollective::all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) {
-  make("all_gather", all_gathers_, tag, whole.size_bytes / world_size() * (world_size() - 1),
+void CountedCollective::all_gather(CollectiveTag tag, Stream stream,
+                                   std::span<const DeviceSpan> whole) {
+  make("all_gather", all_gathers_, tag, whole[rank()].size_bytes * (world_size() - 1),
        [&] { counted_->all_gather(tag, stream, whole); });
 }
 

@@ -256,16 +256,20 @@ void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream s
       p_.plan.buckets == 1
           ? memory_
           : taken + (p_.partition.world_size - 1) * p_.plan.exchange_elements * sizeof(float);
-  for (std::uint64_t at = 0; at < section.shard_elements; at += p_.plan.exchange_elements) {
-    const std::uint64_t part = std::min(p_.plan.exchange_elements, section.shard_elements - at);
+  const std::uint64_t end = p_.partition.largest_shard_elements(section);
+  for (std::uint64_t at = 0; at < end; at += p_.plan.exchange_elements) {
+    const auto part_of = [&](const partition::Shard& shard) {
+      return std::min(p_.plan.exchange_elements, shard.elements - std::min(at, shard.elements));
+    };
     give_.clear();
     for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-      const std::uint64_t from = offset_of(s) + (r * section.shard_elements + at) * bytes;
-      give_.push_back({bucket == nullptr ? nothing : bucket + from, part * bytes});
+      const partition::Shard shard = p_.partition.shard_of(section, r);
+      const std::uint64_t from = offset_of(s) + (shard.first_element + at) * bytes;
+      give_.push_back({bucket == nullptr ? nothing : bucket + from, part_of(shard) * bytes});
     }
     p_.ranks.collective().all_to_all(p_.ranks.next("gradients of ", {section.group}), stream, give_,
                                      taken);
-    add_parts(section, at, part, stream);
+    add_parts(section, at, part_of(section.shard), stream);
   }
 }
 
@@ -276,7 +280,7 @@ void GradientBucket::add_parts(const partition::Section& section, std::uint64_t 
   const std::uint64_t bytes = size_bytes(dtype), part_bytes = elements * bytes;
   const std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
   const std::uint32_t own = p_.partition.rank;
-  const std::uint64_t begin = p_.partition.shard_first_element(section) + at;
+  const std::uint64_t begin = section.shard.first_element + at;
   const std::vector<ParameterId>& group = p_.registry.group({section.group}).parameters;
   for (std::size_t i = 0; i < group.size(); ++i) {
     const partition::Parameter& parameter = p_.partition.parameters[group[i].index];

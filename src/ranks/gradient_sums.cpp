@@ -14,12 +14,13 @@ namespace {
 template <class Each>
 void each_owned_piece(const partition::Partition& partition, const Each& each) {
   for (const partition::Parameter& parameter : partition.parameters) {
-    const std::uint64_t first_block = parameter.first_element / kBlockElements;
-    const std::uint64_t blocks =
-        partition.sections[parameter.section].shard_elements / kBlockElements;
-    for (std::uint64_t piece = 0; piece < parameter.pieces; ++piece) {
-      each(parameter.first_piece + piece,
-           static_cast<std::uint32_t>((first_block + piece) / blocks));
+    const partition::Section& section = partition.sections[parameter.section];
+    std::uint64_t element = parameter.first_element / kBlockElements * kBlockElements;
+    std::uint32_t owner = partition.owner_of(section, element);
+    std::uint64_t end = partition.shard_of(section, owner).end();
+    for (std::uint64_t piece = 0; piece < parameter.pieces; ++piece, element += kBlockElements) {
+      while (element >= end) end = partition.shard_of(section, ++owner).end();
+      each(parameter.first_piece + piece, owner);
     }
   }
 }
@@ -58,7 +59,7 @@ void GradientSums::add(ParameterId id, const void* source, DType source_dtype, s
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
   const residency::SectionPlan& plan = p_.plan.sections[parameter.section];
   const std::uint64_t in_shard =
-      first - p_.partition.shard_first_element(p_.partition.sections[parameter.section]);
+      first - p_.partition.sections[parameter.section].shard.first_element;
   const std::uint64_t piece = first / kBlockElements - parameter.first_element / kBlockElements;
   Accumulation work;
   work.source = source;

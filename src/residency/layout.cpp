@@ -144,7 +144,7 @@ void Layout::add_weights() {
   for (std::size_t s = 0; s < part_.sections.size(); ++s) {
     const Section& section = part_.sections[s];
     SectionPlan& out = plan_.sections[s];
-    const std::uint64_t bytes = section.shard_elements * size_bytes(section.dtype);
+    const std::uint64_t bytes = section.shard.elements * size_bytes(section.dtype);
     out.weight = choice_.weight_resident[section.group] ? Tier::kHost : Tier::kNvme;
     out.lends_weights = in_.groups[section.group].lends_weights;
     if (out.lends_weights) {
@@ -162,7 +162,7 @@ void Layout::add_gradients() {
     SectionPlan& out = plan_.sections[s];
     const bool sums = part_.world_size > 1 || in_.groups[section.group].repeated_gradients;
     out.gradient_dtype = sums ? DType::kF32 : section.dtype;
-    const std::uint64_t bytes = section.shard_elements * size_bytes(out.gradient_dtype);
+    const std::uint64_t bytes = section.shard.elements * size_bytes(out.gradient_dtype);
     if (in_.groups[section.group].lends_gradients) {
       add_row("gradients that are lent", kTrainersMemory, bytes);
     } else {
@@ -230,7 +230,7 @@ void Layout::add_gather_slots(const Groups& groups) {
 void Layout::add_bucket(const Groups& groups) {
   std::uint64_t shard = 0;
   for (const Section& section : part_.sections) {
-    if (!section.frozen) shard = std::max(shard, section.shard_elements);
+    if (!section.frozen) shard = std::max(shard, part_.largest_shard_elements(section));
   }
   const std::uint64_t part = kExchangeBytes / sizeof(float) / part_.world_size;
   const std::uint64_t blocks = std::max(part / base::kBlockElements, std::uint64_t{1});

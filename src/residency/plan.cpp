@@ -209,7 +209,7 @@ void Planner::keep_records(Room left) {
 void Planner::keep_weights(Room left) {
   std::vector<std::uint64_t> bytes(in_.groups.size(), 0), aligned(in_.groups.size(), 0);
   for (const partition::Section& section : part_.sections) {
-    const std::uint64_t one = section.shard_elements * size_bytes(section.dtype);
+    const std::uint64_t one = section.shard.elements * size_bytes(section.dtype);
     bytes[section.group] += one;
     aligned[section.group] += align_up(one, base::kIoAlignment);
   }

@@ -43,7 +43,7 @@
 namespace headrace::swap {
 inline constexpr char kStoreMagic[8] = {'h', 'r', 's', 't', 'o', 'r', 'e', '\0'};
 inline constexpr char kCommitMagic[8] = {'h', 'r', 'c', 'o', 'm', 'm', 'i', 't'};
-inline constexpr std::uint32_t kStoreVersion = 3;
+inline constexpr std::uint32_t kStoreVersion = 4;
 inline constexpr std::uint64_t kStoreHeadBytes = 4096;
 inline constexpr std::uint32_t kRoots = 3, kCopies = 2;
 inline constexpr std::uint32_t kRingPlaces = kRoots * kCopies;

@@ -51,8 +51,8 @@ void GroupFill::fill_section(std::uint32_t index, std::byte* to, Priority priori
   const partition::Section& section = p_.partition.sections[index];
   const std::uint64_t element_bytes = size_bytes(section.dtype);
   if (p_.plan.sections[index].weight == Tier::kHost) {
-    p_.copies.copy(to + p_.partition.shard_first_element(section) * element_bytes,
-                   p_.tiles.resident_weight(index), section.shard_elements * element_bytes);
+    p_.copies.copy(to + section.shard.first_element * element_bytes,
+                   p_.tiles.resident_weight(index), section.shard.elements * element_bytes);
     return;
   }
   for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t) {

@@ -56,7 +56,7 @@ TileView TileStore::view(std::uint32_t tile, std::span<std::byte> slot) const {
     view.weight_moves = true;
     slot_used += plan.weight_bytes;
   } else if (!p_.plan.sections[cut.section].lends_weights) {
-    const std::uint64_t element = cut.first_element - p_.partition.shard_first_element(section);
+    const std::uint64_t element = cut.first_element - section.shard.first_element;
     view.weight =
         const_cast<std::byte*>(resident_weight(cut.section)) + element * size_bytes(section.dtype);
   }

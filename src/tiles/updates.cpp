@@ -239,7 +239,7 @@ async::Task<> Updates::run_pass(const TileUpdate& update, std::uint32_t tile, Ti
 TileUpdate Updates::update_of(std::uint32_t tile) const {
   const partition::Tile& cut = p_.partition.tiles[tile];
   const std::uint64_t in_shard =
-      cut.first_element - p_.partition.shard_first_element(p_.partition.sections[cut.section]);
+      cut.first_element - p_.partition.sections[cut.section].shard.first_element;
   TileUpdate update;
   update.segments = p_.partition.segments_of(cut);
   update.received = received_.data();

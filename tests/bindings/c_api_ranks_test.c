@@ -24,12 +24,14 @@ static void* other_of(const struct seat* seat, void* mine) {
 static void meet(const struct seat* seat) { pthread_barrier_wait(&seat->meeting->barrier); }
 
 static headrace_code two_all_gather(void* context, uint64_t sequence, const char* what,
-                                    headrace_stream stream, void* whole, size_t size_bytes) {
+                                    headrace_stream stream, const headrace_piece* whole) {
   const struct seat* seat = (const struct seat*)context;
-  const size_t half = size_bytes / 2, at = half * (1 - seat->rank);
-  const char* other = (const char*)other_of(seat, whole);
+  const uint32_t peer = 1 - seat->rank;
+  const headrace_piece* other = (const headrace_piece*)other_of(seat, (void*)whole);
   (void)sequence, (void)what, (void)stream;
-  memcpy((char*)whole + at, other + at, half);
+  if (other[peer].size_bytes != whole[peer].size_bytes) return HEADRACE_UNSUPPORTED;
+  if (whole[peer].size_bytes > 0)
+    memcpy(whole[peer].data, other[peer].data, whole[peer].size_bytes);
   meet(seat);
   return HEADRACE_OK;
 }

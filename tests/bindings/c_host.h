@@ -145,9 +145,8 @@ static inline headrace_code host_synchronize(void* context, headrace_stream stre
   return HEADRACE_OK;
 }
 static inline headrace_code host_all_gather(void* context, uint64_t sequence, const char* what,
-                                            headrace_stream stream, void* whole,
-                                            size_t size_bytes) {
-  (void)sequence, (void)what, (void)stream, (void)whole, (void)size_bytes;
+                                            headrace_stream stream, const headrace_piece* whole) {
+  (void)sequence, (void)what, (void)stream, (void)whole;
   ++((struct host*)context)->gathers;
   return HEADRACE_OK;
 }

@@ -66,7 +66,8 @@ TEST_P(CollectiveConformance, GathersEveryRanksPieceInStreamOrder) {
       const std::vector<std::uint32_t> piece(kWords, 100 * round + r);
       rank.device->copy(stream, mine, piece.data(), kWords * 4);
       const std::string what = "gather round " + std::to_string(round);
-      rank.collective->all_gather({round, what}, stream, {whole.data(), kWords * 4 * world()});
+      rank.collective->all_gather({round, what}, stream,
+                                  equal_pieces(whole.data(), kWords * 4 * world(), world()));
       std::vector<std::uint32_t> back(kWords * world());
       rank.device->copy(stream, back.data(), whole.data(), back.size() * 4);
       rank.device->synchronize(stream);
@@ -142,6 +143,34 @@ TEST_P(CollectiveConformance, ExchangesMessagesOfAnySize) {
   }
 }
 
+// Some ranks have nothing to give, and the largest piece is larger than staging takes at once.
+TEST_P(CollectiveConformance, GathersPiecesOfAnySize) {
+  on_every_rank(ranks_, [&](std::uint32_t own, Rank& rank) {
+    for (std::uint32_t round = 0; round < 6; ++round) {
+      const auto size_of = [&](std::uint32_t r) -> std::size_t {
+        const std::uint32_t kind = (r + round) % 4;
+        return kind == 0 ? 0 : kind == 1 ? 40'001 + 3 * round : kind == 2 ? 7 : 4096;
+      };
+      std::size_t total = 0;
+      for (std::uint32_t r = 0; r < world(); ++r) total += size_of(r);
+      const device::DeviceBytes memory(*rank.device, std::max<std::size_t>(total, 1));
+      std::vector<DeviceSpan> whole;
+      const std::vector<std::byte> mine = message_of(own + round, size_of(own));
+      std::vector<std::byte> expected, back(total);
+      for (std::uint32_t r = 0; r < world(); ++r) {
+        whole.push_back({static_cast<std::byte*>(memory.data()) + expected.size(), size_of(r)});
+        const std::vector<std::byte> bytes = message_of(r + round, size_of(r));
+        expected.insert(expected.end(), bytes.begin(), bytes.end());
+      }
+      if (!mine.empty()) rank.device->copy({}, whole[own].data, mine.data(), mine.size());
+      rank.collective->all_gather({round, "any sizes"}, {}, whole);
+      if (total > 0) rank.device->copy({}, back.data(), memory.data(), total);
+      rank.device->synchronize({});
+      EXPECT_TRUE(back == expected) << "rank " << own << ", round " << round;
+    }
+  });
+}
+
 TEST_P(CollectiveConformance, ExchangesInTurnWithOtherCalls) {
   std::vector<int> sums(world());
   on_every_rank(ranks_, [&](std::uint32_t r, Rank& rank) {
@@ -149,7 +178,8 @@ TEST_P(CollectiveConformance, ExchangesInTurnWithOtherCalls) {
       std::vector<std::byte> all(8 * world()), whole(8 * world());
       rank.collective->exchange({3 * round, "one"}, message_of(r, 8), all);
       std::ranges::copy(message_of(r, 8), whole.begin() + 8 * r);
-      rank.collective->all_gather({3 * round + 1, "two"}, {}, {whole.data(), whole.size()});
+      rank.collective->all_gather({3 * round + 1, "two"}, {},
+                                  equal_pieces(whole.data(), whole.size(), world()));
       meet(*rank.collective, {3 * round + 2, "three"});
       rank.device->synchronize({});
       EXPECT_TRUE(whole == all);
@@ -164,7 +194,7 @@ TEST_P(CollectiveConformance, ExchangesInTurnWithOtherCalls) {
 
 TEST_P(CollectiveConformance, TakesEmptyCalls) {
   on_every_rank(ranks_, [&](std::uint32_t, Rank& rank) {
-    rank.collective->all_gather({0, "nothing"}, {}, {nullptr, 0});
+    rank.collective->all_gather({0, "nothing"}, {}, equal_pieces(nullptr, 0, world()));
     rank.collective->all_to_all({1, "nothing"}, {}, std::vector<DeviceSpan>(world()), nullptr);
     rank.collective->exchange({2, "nothing"}, {}, {});
   });
@@ -202,7 +232,7 @@ TEST_P(CollectiveConformance, EndsEveryCallAfterAnAbort) {
               }),
               texts[r]);
     EXPECT_EQ(peer_lost_text([&] {
-                rank.collective->all_gather({3, "after"}, {}, {nullptr, 0});
+                rank.collective->all_gather({3, "after"}, {}, nothing);
               }),
               texts[r]);
     EXPECT_EQ(peer_lost_text([&] { rank.collective->exchange({5, "after"}, {}, {}); }), texts[r]);

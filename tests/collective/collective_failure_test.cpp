@@ -38,7 +38,7 @@ TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnTheGroup) {
     std::string what =
         r == 0 ? "gather h.3" : "gather h.4";  // gone before the other rank reports it
     char bytes[8] = {};
-    collective.all_gather({7, what}, {}, {bytes, 8});
+    collective.all_gather({7, what}, {}, equal_pieces(bytes, 8, 2));
     meet(collective, {8, "where what passed is compared"});
   });
   EXPECT_TRUE(has(text, "'gather h.3' (sequence 7")) << text;
@@ -51,7 +51,7 @@ TEST(CollectiveThreads, NamesBothCallsWhenRanksDisagreeOnTheKind) {
   const std::string text = failure_of(ranks, [](std::uint32_t r, Collective& collective) {
     if (r != 1) return meet(collective, {4, "norm"});
     char bytes[6] = {};
-    collective.all_gather({4, "norm"}, {}, {bytes, 6});
+    collective.all_gather({4, "norm"}, {}, equal_pieces(bytes, 6, 3));
   });
   EXPECT_TRUE(has(text, "exchange 'norm' (sequence 4, 0 bytes)")) << text;
   EXPECT_TRUE(has(text, "all_gather 'norm' (sequence 4, 6 bytes)")) << text;
@@ -117,11 +117,11 @@ TEST(CollectiveThreads, RefusesABufferThatDoesNotDivide) {
   auto ranks = threads_world(2, HostFlavour::kPrompt, kLong);
   char bytes[3] = {};
   try {
-    ranks[0].collective->all_gather({1, "gather h.0"}, {}, {bytes, 3});
-    FAIL() << "accepted 3 bytes for 2 ranks";
+    ranks[0].collective->all_gather({1, "gather h.0"}, {}, equal_pieces(bytes, 3, 3));
+    FAIL() << "accepted 3 pieces for 2 ranks";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
-    EXPECT_TRUE(has(error.what(), "3 bytes")) << error.what();
+    EXPECT_TRUE(has(error.what(), "3 pieces")) << error.what();
   }
   // Nothing was posted: the ranks can still meet.
   on_every_rank(ranks, [](std::uint32_t, Rank& rank) { meet(*rank.collective, {2, "after"}); });
@@ -135,7 +135,8 @@ TEST(CollectiveThreads, FinishesTheCallThatAllHaveComeTo) {
     on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
       auto whole = std::make_unique<std::vector<std::uint32_t>>(20000, r);
       const std::string end = peer_lost_text([&] {
-        rank.collective->all_gather({1, "gather"}, {}, {whole->data(), whole->size() * 4});
+        rank.collective->all_gather({1, "gather"}, {},
+                                    equal_pieces(whole->data(), whole->size() * 4, 2));
       });
       if (end == "returned") {
         EXPECT_EQ(whole->front(), 0u);

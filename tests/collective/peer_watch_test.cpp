@@ -220,7 +220,7 @@ TEST(PeerWatch, NamesBothCallsWhereTheTransportBreaksOverThem) {
   on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
     texts[r] = peer_lost_text([&] {
       rank.collective->all_gather({1, "gather of h." + std::to_string(r)}, {},
-                                  {bytes[r].data(), bytes[r].size()});
+                                  equal_pieces(bytes[r].data(), bytes[r].size(), 2));
     });
   });
   for (const std::string& text : texts) {
@@ -285,7 +285,9 @@ TEST(PeerWatch, EndsEveryRankWhereATransportThrowsOnOne) {
       on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
         std::vector<char> bytes(3);
         texts[r] = peer_lost_text([&] {
-          if (gathers) rank.collective->all_gather({3, "step"}, {}, {bytes.data(), bytes.size()});
+          if (gathers)
+            rank.collective->all_gather({3, "step"}, {},
+                                        equal_pieces(bytes.data(), bytes.size(), 3));
           meet(*rank.collective, {4, "next"});
           meet(*rank.collective, {5, "where those meet whose bytes had passed"});
         });

@@ -51,7 +51,8 @@ inline void gathers_every_piece(Rank& rank, std::uint32_t r, std::uint32_t world
     rank.device->fill_zero(stream, whole.data(), piece * world);
     rank.device->copy(stream, static_cast<std::byte*>(whole.data()) + r * piece, mine.data(),
                       piece);
-    rank.collective->all_gather({elements, "gather"}, stream, {whole.data(), piece * world});
+    rank.collective->all_gather({elements, "gather"}, stream,
+                                equal_pieces(whole.data(), piece * world, world));
     std::vector<std::byte> back(piece * world), expected;
     rank.device->copy(stream, back.data(), whole.data(), back.size());
     rank.device->synchronize(stream);

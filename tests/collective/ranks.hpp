@@ -19,6 +19,17 @@ struct Rank {
 };
 
 // Runs `body(rank number, rank)` on a thread per rank and joins them.
+// `size_bytes` of memory as one equal piece for each rank.
+inline std::vector<DeviceSpan> equal_pieces(void* memory, std::size_t size_bytes,
+                                            std::uint32_t world) {
+  std::vector<DeviceSpan> pieces;
+  const std::size_t each = size_bytes / world;
+  for (std::uint32_t r = 0; r < world; ++r)
+    pieces.push_back(
+        {memory == nullptr ? nullptr : static_cast<std::byte*>(memory) + r * each, each});
+  return pieces;
+}
+
 inline void on_every_rank(std::vector<Rank>& ranks,
                           const std::function<void(std::uint32_t, Rank&)>& body) {
   std::vector<std::thread> threads;

@@ -21,9 +21,10 @@
 
 namespace headrace::collective {
 namespace {
+enum class Of { kPair, kGather, kBroadcast };
 struct Message {
   std::vector<char> bytes;
-  bool gathers = false;
+  Of of = Of::kPair;
 };
 
 std::mutex mutex;  // all there is
@@ -46,7 +47,7 @@ struct World {
 std::map<std::uint64_t, std::shared_ptr<World>> worlds;  // by id
 
 struct Operation {
-  bool gathers;  // part of an all-gather: no send or receive meets it
+  Of of;  // meets only the same on another rank
   bool send;
   char* data;
   std::size_t size;
@@ -89,7 +90,7 @@ void post(const Shared& of, const Group& group) {
   for (const Operation& operation : group.operations) {
     if (operation.send)
       of->world->mail[{of->rank, operation.peer, operation.number}] = {
-          {operation.data, operation.data + operation.size}, operation.gathers};
+          {operation.data, operation.data + operation.size}, operation.of};
   }
   changed.notify_all();
 }
@@ -99,7 +100,7 @@ const Message* arrived(const Shared& of, const Operation& operation) {
   const auto mail = of->world->mail.find({operation.peer, of->rank, operation.number});
   if (mail == of->world->mail.end()) return nullptr;
   const Message& message = mail->second;
-  const bool meets = message.bytes.size() == operation.size && message.gathers == operation.gathers;
+  const bool meets = message.bytes.size() == operation.size && message.of == operation.of;
   return meets ? &message : nullptr;
 }
 
@@ -304,20 +305,32 @@ NcclResult ncclAllGather(const void* source, void* target, std::size_t count, in
   std::vector<Operation> operations;
   for (int peer = 0; peer < of->world->size; ++peer) {
     if (peer == of->rank) continue;
-    operations.push_back({true, true, own, count, peer});
+    operations.push_back({Of::kGather, true, own, count, peer});
     operations.push_back(
-        {true, false, whole + static_cast<std::size_t>(peer) * count, count, peer});
+        {Of::kGather, false, whole + static_cast<std::size_t>(peer) * count, count, peer});
+  }
+  return add(comm, stream, operations);
+}
+NcclResult ncclBroadcast(const void* source, void* target, std::size_t count, int, int root,
+                         NcclCommHandle comm, NcclStream stream) {
+  const Shared& of = shared(comm);
+  if (source != target) return kNcclInvalidUsage;  // in place only
+  auto* const data = static_cast<char*>(target);
+  std::vector<Operation> operations;
+  if (of->rank != root) operations.push_back({Of::kBroadcast, false, data, count, root});
+  for (int peer = 0; of->rank == root && peer < of->world->size; ++peer) {
+    if (peer != root) operations.push_back({Of::kBroadcast, true, data, count, peer});
   }
   return add(comm, stream, operations);
 }
 NcclResult ncclSend(const void* source, std::size_t count, int, int peer, NcclCommHandle comm,
                     NcclStream stream) {
   return add(comm, stream,
-             {{false, true, static_cast<char*>(const_cast<void*>(source)), count, peer}});
+             {{Of::kPair, true, static_cast<char*>(const_cast<void*>(source)), count, peer}});
 }
 NcclResult ncclRecv(void* target, std::size_t count, int, int peer, NcclCommHandle comm,
                     NcclStream stream) {
-  return add(comm, stream, {{false, false, static_cast<char*>(target), count, peer}});
+  return add(comm, stream, {{Of::kPair, false, static_cast<char*>(target), count, peer}});
 }
 NcclResult ncclGroupStart() {
   ++open.depth;

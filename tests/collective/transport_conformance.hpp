@@ -133,20 +133,24 @@ inline void exchanges_pieces_of_any_size(Transport& transport) {
 
 inline void gathers_in_place(Transport& transport) {
   const std::uint32_t world = transport.world_size();
-  for (const std::size_t size : {1u, 1000u, 3'000'001u}) {
+  for (const std::size_t unit : {1u, 1000u, 3'000'001u, 7u, 500'000u}) {
     std::vector<std::vector<std::byte>> whole(world);
+    // Equal, or of several sizes, and none from some.
+    const auto size_of = [&](std::uint32_t r) {
+      return unit % 2 == 1 && unit != 7 ? unit : unit * (r % 3);
+    };
     std::vector<Transport::Piece> pieces;
     for (std::uint32_t r = 0; r < world; ++r) {
-      whole[r] = r == transport.rank() ? bytes_between(r, 0, size, size)
-                                       : std::vector<std::byte>(size, std::byte{0xee});
-      pieces.push_back({whole[r].data(), size});
+      whole[r] = r == transport.rank() ? bytes_between(r, 0, unit, size_of(r))
+                                       : std::vector<std::byte>(size_of(r), std::byte{0xee});
+      pieces.push_back({whole[r].data(), size_of(r)});
     }
     TransportCallEnd end;
     transport.all_gather(Lane::kGather, {}, pieces, end.done());
     const std::string error = end.error();
     require(error.empty(), "all_gather failed: " + error);
     for (std::uint32_t r = 0; r < world; ++r)
-      require(whole[r] == bytes_between(r, 0, size, size),
+      require(whole[r] == bytes_between(r, 0, unit, size_of(r)),
               "all_gather: other bytes from rank " + std::to_string(r));
   }
 }

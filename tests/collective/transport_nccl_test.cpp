@@ -387,9 +387,10 @@ TEST(CollectiveOverNccl, NamesBothGathersOfDifferentSizes) {
     std::vector<std::array<char, 16>> bytes(2);
     std::vector<std::string> texts(2);
     on_every_rank(ranks, [&](std::uint32_t r, Rank& rank) {
-      rank.collective->all_gather({3, "the same"}, {}, {bytes[r].data(), 8});
+      rank.collective->all_gather({3, "the same"}, {}, equal_pieces(bytes[r].data(), 8, 2));
       texts[r] = peer_lost_text([&] {
-        rank.collective->all_gather({7, "gather h.3"}, {}, {bytes[r].data(), r == 0 ? 8u : 16u});
+        rank.collective->all_gather({7, "gather h.3"}, {},
+                                    equal_pieces(bytes[r].data(), r == 0 ? 8u : 16u, 2));
       });
     });
     EXPECT_EQ(texts[0], texts[1]);
@@ -404,7 +405,7 @@ TEST(CollectiveOverNccl, NamesTheRankThatDoesNotComeToAGather) {
   auto ranks = nccl_ranks(2, NcclFlavour::kParallel, milliseconds(300));
   std::vector<char> bytes(8);
   const std::string text = peer_lost_text([&] {
-    ranks[0].collective->all_gather({1, "gather h.3"}, {}, {bytes.data(), 8});
+    ranks[0].collective->all_gather({1, "gather h.3"}, {}, equal_pieces(bytes.data(), 8, 2));
   });
   EXPECT_TRUE(has(text,
                   "rank 1 did not come to all_gather 'gather h.3' (sequence 1, 8 bytes) within "

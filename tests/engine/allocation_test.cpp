@@ -112,11 +112,11 @@ class OfPair final : public Collective {
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t world_size() const noexcept override { return 2; }
   bool takes_any_thread() const noexcept override { return true; }
-  void all_gather(CollectiveTag, Stream, DeviceSpan whole) override {
-    const std::size_t piece = whole.size_bytes / 2;
-    pair_.data[rank_] = static_cast<std::byte*>(whole.data);
+  void all_gather(CollectiveTag, Stream, std::span<const DeviceSpan> whole) override {
+    pair_.give[rank_] = whole;
     pair_.meet.arrive_and_wait();
-    std::memcpy(pair_.data[rank_] + other() * piece, pair_.data[other()] + other() * piece, piece);
+    const DeviceSpan& piece = pair_.give[other()][other()];
+    if (piece.size_bytes > 0) std::memcpy(whole[other()].data, piece.data, piece.size_bytes);
     pair_.meet.arrive_and_wait();
   }
   void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan> give, void* take) override {

@@ -17,6 +17,7 @@
 #include "collective/nccl_world.hpp"
 #include "engine/parts.hpp"
 #include "kernels/number_formats.hpp"
+#include "partition/partition.hpp"
 #include "support/computing_host.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
@@ -173,7 +174,7 @@ TEST(RanksPlan, CountsWhatTheCollectiveHolds) {
   struct Staging final : Collective {
     std::uint32_t rank() const noexcept override { return 0; }
     std::uint32_t world_size() const noexcept override { return 1; }
-    void all_gather(CollectiveTag, Stream, DeviceSpan) override {}
+    void all_gather(CollectiveTag, Stream, std::span<const DeviceSpan>) override {}
     void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
     void exchange(CollectiveTag, std::span<const std::byte>, std::span<std::byte>) override {}
     void abort(std::string_view) noexcept override {}
@@ -201,7 +202,7 @@ TEST(RanksPlace, OutsideOfTheWorldIsRefused) {
     const std::uint32_t size;
     std::uint32_t rank() const noexcept override { return 2; }
     std::uint32_t world_size() const noexcept override { return size; }
-    void all_gather(CollectiveTag, Stream, DeviceSpan) override {}
+    void all_gather(CollectiveTag, Stream, std::span<const DeviceSpan>) override {}
     void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
     void exchange(CollectiveTag, std::span<const std::byte>, std::span<std::byte>) override {}
     void abort(std::string_view) noexcept override {}
@@ -223,19 +224,24 @@ TEST(RanksPlace, OutsideOfTheWorldIsRefused) {
 class RanksStats : public ::testing::TestWithParam<std::uint32_t> {};
 
 // A step sends this rank's shard once to each other rank for each join, and each of their shards'
-// gradients once. What the ranks say to each other comes on top, and is small.
+// gradients once. What the ranks say to each other comes on top, and is small. Shards are unequal,
+// and those of the smallest group empty on all ranks but one.
 TEST_P(RanksStats, CountWhatTheCollectiveSends) {
   const std::uint32_t world = GetParam();
-  const std::uint64_t shard = 2 * 65536, elements = world * shard;
   const auto errors = run_ranks(world, HostFlavour::kPrompt, plain, [&](Rank& rank) {
     constexpr std::uint32_t kGroups = 3, kSteps = 4;
-    for (std::uint32_t g = 0; g < kGroups; ++g)
-      rank.engine.add_group("h." + std::to_string(g),
-                            {{"w", DType::kBf16, {static_cast<std::int64_t>(elements)}, {}}});
+    constexpr std::array<std::int64_t, kGroups> kElements = {5 * 65536 + 1, 700, 2 * 65536};
+    std::vector<partition::GroupShape> shapes;
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      shapes.push_back({{{"w", DType::kBf16, {kElements[g]}, {}}}});
+      rank.engine.add_group("h." + std::to_string(g), shapes[g].parameters);
+    }
     rank.engine.freeze();
     load_all(rank.engine);
+    const partition::SentBytes sent = partition::sent_by(
+        partition::make_partition(shapes, 65536, rank.number, world), rank.number);
     const Stats before = rank.engine.stats();
-    const std::vector<std::uint16_t> gradient(elements, 0x3c00);
+    const std::vector<std::uint16_t> gradient(kElements[0], 0x3c00);
     for (std::uint32_t s = 0; s < kSteps; ++s) {
       for (std::uint32_t g = 0; g < kGroups; ++g) {
         (void)rank.engine.gather({g});
@@ -244,11 +250,8 @@ TEST_P(RanksStats, CountWhatTheCollectiveSends) {
       rank.engine.step({.learning_rate = 0.1f});
     }
     const Stats after = rank.engine.stats();
-    const std::uint64_t of_a_shard = shard * 2 * (world - 1);
-    EXPECT_EQ(after.all_gathers.sent_bytes - before.all_gathers.sent_bytes,
-              kSteps * kGroups * of_a_shard);
-    EXPECT_EQ(after.all_to_alls.sent_bytes - before.all_to_alls.sent_bytes,
-              kSteps * kGroups * of_a_shard);
+    EXPECT_EQ(after.all_gathers.sent_bytes - before.all_gathers.sent_bytes, kSteps * sent.gathered);
+    EXPECT_EQ(after.all_to_alls.sent_bytes - before.all_to_alls.sent_bytes, kSteps * sent.reduced);
     EXPECT_LT(after.exchanges.sent_bytes - before.exchanges.sent_bytes, kSteps * 2048 * world);
     EXPECT_EQ(
         after.collective_sent_bytes,
@@ -625,10 +628,9 @@ class MirrorRank final : public Collective {
   explicit MirrorRank(std::shared_ptr<ComputingDevice> device) : device_(std::move(device)) {}
   std::uint32_t rank() const noexcept override { return 0; }
   std::uint32_t world_size() const noexcept override { return 2; }
-  void all_gather(CollectiveTag, Stream stream, DeviceSpan whole) override {
-    device_->launch(stream, [whole] {
-      auto* const own = static_cast<std::byte*>(whole.data);
-      std::memcpy(own + whole.size_bytes / 2, own, whole.size_bytes / 2);
+  void all_gather(CollectiveTag, Stream stream, std::span<const DeviceSpan> whole) override {
+    device_->launch(stream, [own = whole[0], other = whole[1]] {
+      std::memcpy(other.data, own.data, other.size_bytes);
     });
   }
   void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
@@ -701,7 +703,7 @@ class FailingCollective final : public Collective {
       : to_(std::move(to)), left_(fails_at) {}
   std::uint32_t rank() const noexcept override { return to_->rank(); }
   std::uint32_t world_size() const noexcept override { return to_->world_size(); }
-  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override {
+  void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override {
     count();
     to_->all_gather(tag, stream, whole);
   }

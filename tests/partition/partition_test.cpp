@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
+#include <span>
+#include <string>
+
+#include "base/units.hpp"
 
 namespace headrace::partition {
 namespace {
@@ -91,9 +96,8 @@ TEST(Partition, CoversEveryElementOnceOnAnyNumberOfRanks) {
         EXPECT_EQ(t.elements % kUsedAlignment, 0u);
         EXPECT_GT(t.segments, 0u);
         const Section& section = p.sections[t.section];
-        EXPECT_GE(t.first_element, p.shard_first_element(section));
-        EXPECT_LE(t.first_element + t.elements,
-                  p.shard_first_element(section) + section.shard_elements);
+        EXPECT_GE(t.first_element, section.shard.first_element);
+        EXPECT_LE(t.first_element + t.elements, section.shard.end());
         std::uint64_t end = 0;
         for (const Segment& s : p.segments_of(t)) {
           EXPECT_GE(s.first_element, end);
@@ -114,6 +118,98 @@ TEST(Partition, CoversEveryElementOnceOnAnyNumberOfRanks) {
     }
     EXPECT_EQ(p.pieces, pieces);
   }
+}
+
+// Shards lie one after the other and cover the section; owner_of() is their inverse.
+void expect_shards_to_cover(const Partition& p, const Section& section) {
+  std::uint64_t end = 0, largest = 0;
+  for (std::uint32_t r = 0; r < p.world_size; ++r) {
+    const Shard shard = p.shard_of(section, r);
+    EXPECT_EQ(shard.first_element, end);
+    end = shard.end();
+    largest = std::max(largest, shard.elements);
+    EXPECT_TRUE(end % kBlockElements == 0 || end == section.buffer_elements);
+    for (std::uint64_t e = shard.first_element; e < end; e += kBlockElements)
+      EXPECT_EQ(p.owner_of(section, e), r);
+    if (shard.elements > 0) EXPECT_EQ(p.owner_of(section, end - 1), r);
+  }
+  EXPECT_EQ(end, section.buffer_elements);
+  EXPECT_LE(largest, p.largest_shard_elements(section));
+  EXPECT_GT(largest + kBlockElements, p.largest_shard_elements(section));
+  EXPECT_LT(section.buffer_elements, section.elements + kUsedAlignment);
+}
+
+std::uint64_t blocks_in(const Shard& shard) {
+  return base::ceil_div(shard.elements, kBlockElements);
+}
+
+// Blocks of a kind that rank `r` has, in the first `sections` sections.
+std::uint64_t blocks_of_rank(const Partition& p, std::uint32_t r, DType dtype, bool frozen,
+                             std::size_t sections) {
+  std::uint64_t blocks = 0;
+  for (const Section& section : std::span(p.sections).first(sections)) {
+    if (section.dtype == dtype && section.frozen == frozen)
+      blocks += blocks_in(p.shard_of(section, r));
+  }
+  return blocks;
+}
+
+TEST(Partition, DealsBlocksEvenlyOverAllSectionsOfAKind) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (const std::uint32_t world : {1u, 2u, 3u, 7u, 64u, 512u}) {
+    const Partition p = make_partition(random_groups(random), kBlockElements, world / 2, world);
+    for (std::size_t sections = 1; sections <= p.sections.size(); ++sections) {
+      const Section& last = p.sections[sections - 1];
+      expect_shards_to_cover(p, last);
+      EXPECT_EQ(last.shard.first_element, p.shard_of(last, p.rank).first_element);
+      std::uint64_t least = ~std::uint64_t{0}, most = 0;
+      for (std::uint32_t r = 0; r < world; ++r) {
+        const std::uint64_t blocks = blocks_of_rank(p, r, last.dtype, last.frozen, sections);
+        least = std::min(least, blocks);
+        most = std::max(most, blocks);
+      }
+      EXPECT_LE(most, least + 1) << world << " ranks, " << sections << " sections";
+    }
+  }
+}
+
+// The example of partition.hpp.
+TEST(Partition, GoesOnDealingWhereTheLastSectionEnded) {
+  const GroupShape five{{{"w", DType::kBf16, {5 * 65536}, {}}}};
+  const std::vector<GroupShape> groups = {five, five, five};
+  const Partition p = make_partition(groups, kBlockElements, 0, 4);
+  const std::array<std::array<std::uint64_t, 4>, 3> expected = {
+      {{2, 1, 1, 1}, {1, 2, 1, 1}, {1, 1, 2, 1}}};
+  for (std::size_t s = 0; s < expected.size(); ++s) {
+    for (std::uint32_t r = 0; r < 4; ++r)
+      EXPECT_EQ(blocks_in(p.shard_of(p.sections[s], r)), expected[s][r]) << s << ", " << r;
+  }
+}
+
+// A model of 7 billion parameters, as GPT-3 cuts it: nobody is idle, nothing is padded.
+TEST(Partition, LeavesNoRankWithoutWorkOn512) {
+  std::vector<GroupShape> groups;
+  for (int layer = 0; layer < 32; ++layer) {
+    GroupShape group;
+    for (const std::int64_t elements :
+         {3 * 4096 * 4096, 4096 * 4096, 2 * 4 * 4096 * 4096, 4096, 4096})
+      group.parameters.push_back({std::to_string(elements), DType::kBf16, {elements}, {}});
+    groups.push_back(group);
+  }
+  const Partition p = make_partition(groups, kBlockElements, 0, 512);
+  std::uint64_t most = 0, least = ~std::uint64_t{0}, all = 0;
+  for (std::uint32_t r = 0; r < 512; ++r) {
+    std::uint64_t elements = 0;
+    for (const Section& section : p.sections) elements += p.shard_of(section, r).elements;
+    most = std::max(most, elements);
+    least = std::min(least, elements);
+    all += elements;
+  }
+  EXPECT_LT(static_cast<double>(most), 1.02 * static_cast<double>(all) / 512);
+  EXPECT_GT(static_cast<double>(least), 0.85 * static_cast<double>(all) / 512);
+  EXPECT_LT(all, p.parameter_elements + p.sections.size() * kUsedAlignment * 2);
 }
 
 TEST(Partition, PlacesParametersAlikeForEveryTileSizeAndRank) {

@@ -73,12 +73,13 @@ void SocketCollective::exchange(CollectiveTag tag, std::span<const std::byte> mi
   ++ended_;
 }
 
-void SocketCollective::all_gather(CollectiveTag tag, Stream, DeviceSpan whole) {
+void SocketCollective::all_gather(CollectiveTag tag, Stream, std::span<const DeviceSpan> whole) {
   ++begun_;
-  auto* const bytes = static_cast<std::byte*>(whole.data);
-  const std::size_t piece = whole.size_bytes / world_size();
+  const auto bytes_of = [&](std::uint32_t r) {
+    return std::span(static_cast<std::byte*>(whole[r].data), whole[r].size_bytes);
+  };
   for (std::uint32_t r = 0; r < world_size(); ++r) {
-    if (r != rank_) swap_with(r, tag, {bytes + rank_ * piece, piece}, {bytes + r * piece, piece});
+    if (r != rank_) swap_with(r, tag, bytes_of(rank_), bytes_of(r));
   }
   ++ended_;
 }

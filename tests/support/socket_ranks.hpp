@@ -20,7 +20,7 @@ class SocketCollective final : public Collective {
     return static_cast<std::uint32_t>(peers_.size());
   }
   bool takes_any_thread() const noexcept override { return true; }
-  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override;
+  void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,

@@ -169,7 +169,7 @@ class PlanPage(Pages):
         for part in ("llama-3-8b on workstation", "Fits: ", "a projection: no step on a GPU",
                      "8,030,261,248 parameters", "optimizer state", "activations, 16-bit",
                      "NVMe write", "from ", "tokens per micro-batch on (now 8,192)",
-                     "takes", "TB a day and lasts", "none, one node", "assumed: one Gen4 drive",
+                     "takes", "TB a day and lasts", "none, one rank", "assumed: one Gen4 drive",
                      "headrace.moments=8bit", "limit 64 GiB"):
             self.assertIn(part, words_of(root))
 

@@ -52,7 +52,8 @@ void loses_a_rank(Rank& rank, std::uint32_t r, std::uint32_t world, bool in_gath
   say("waits");
   const std::string text = peer_lost_text([&] {
     if (!in_gather) return meet(*rank.collective, {2, "step 4"});
-    rank.collective->all_gather({2, "gather h.3"}, {}, {whole.data(), 1024 * world});
+    rank.collective->all_gather({2, "gather h.3"}, {},
+                                equal_pieces(whole.data(), 1024 * world, world));
   });
   const auto took = std::chrono::duration_cast<milliseconds>(Clock::now() - began);
   say("after " + std::to_string(took.count()) + " ms: " + text);

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains train_gpt's model under DeepSpeed on the CPU, or under torch alone, and times it.
+"""Trains train_gpt's model under DeepSpeed or FSDP2 on the CPU, or under torch alone, and times it.
 
   tools/bench/deepspeed_trainer.py --mode MODE --nvme DIR --text FILE [--layers N] [--hidden N]
                                    [--heads N] [--seq N] [--batch N] [--steps N] [--sub-group N]
                                    [--on-headrace]
 
-For against_deepspeed.py, which runs it beside train_gpt. MODE is zero3-nvme or
-zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero2-cpu
-(ZeRO-Offload: stage 2, the state in host memory), or without DeepSpeed: ram (bf16 weights, f32
-masters, a fused AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the
-drive or in host memory), model-nvme or model-memory (headrace.offload(), which has the weights
-too). Wants torch and deepspeed in this Python,
-libaio's headers and a C++ compiler; DeepSpeed compiles its operators at first use. --on-headrace
-takes them from the package headrace, which this Python then has to have.
+For against_deepspeed.py and against_ranks.py, which run it beside train_gpt. MODE is zero3-nvme or
+zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero3 (no
+offload), zero2-cpu (ZeRO-Offload: stage 2, the state in host memory), or without DeepSpeed: fsdp2
+(torch's fully_shard, bf16 on the wire, f32 masters), ram (bf16 weights, f32 masters, a fused
+AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the drive or in host
+memory), model-nvme or model-memory (headrace.offload(), which has the weights too). zero3 modes and
+fsdp2 are one rank, or that which RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name, over Gloo.
+Wants torch and deepspeed in this Python, libaio's headers and a C++ compiler; DeepSpeed compiles
+its operators at first use. --on-headrace takes them from the package headrace, which this Python
+then has to have.
 
 Prints "step N: ..." after each step, and a JSON object as its last line. Where the CPU is not
 fast in bf16 its products are computed in f32, as train_gpt does.
@@ -175,6 +177,44 @@ class WithHeadrace:
         self.optimizer.zero_grad()
 
 
+def join_ranks():
+    """Where no launcher has said which rank this is, it is the only one."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=str(free.getsockname()[1]))
+
+
+class UnderFsdp2:
+    """The parameters' shards are the f32 masters; bf16 is gathered and reduced."""
+
+    def __init__(self, asked):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        join_ranks()
+        torch.distributed.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=BF16)
+        self.model = make_model(asked).float()
+        self.parameters = sum(weight.numel() for weight in self.model.parameters())
+        for block in self.model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.01,
+                                           fused=True)
+        self.forward = self.model
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
 def deepspeed_settings(asked):
     pipelined = asked.mode == "zero3-nvme-pipelined"
     zero = {"stage": 3, "sub_group_size": asked.sub_group,
@@ -182,6 +222,8 @@ def deepspeed_settings(asked):
             "stage3_prefetch_bucket_size": 50_000_000, "stage3_max_live_parameters": 1_000_000_000}
     if asked.mode == "zero2-cpu":
         zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    elif asked.mode == "zero3":
+        zero["stage3_max_reuse_distance"] = 1_000_000_000
     elif asked.mode == "zero3-cpu":
         zero["stage3_max_reuse_distance"] = 1_000_000_000
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
@@ -213,10 +255,7 @@ class UnderDeepSpeed:
         if asked.on_headrace:
             import headrace.deepspeed
         import deepspeed
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
-                              MASTER_PORT=str(free.getsockname()[1]))
+        join_ranks()
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
         settings = deepspeed_settings(asked)
         with deepspeed.zero.Init(config_dict_or_path=settings, enabled=asked.mode != "zero2-cpu"):
@@ -254,7 +293,7 @@ def peak_mib():
 
 
 def train(asked):
-    kinds = {"ram": InMemory, **dict.fromkeys(OF_HEADRACE, WithHeadrace)}
+    kinds = {"ram": InMemory, "fsdp2": UnderFsdp2, **dict.fromkeys(OF_HEADRACE, WithHeadrace)}
     trainer = kinds.get(asked.mode, UnderDeepSpeed)(asked)
     rows = []
     for number, (x, y) in zip(range(WARM_UP + asked.steps), batches(asked)):
@@ -284,8 +323,8 @@ def train(asked):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--mode", required=True,
-                         choices=("ram", *OF_HEADRACE, "zero2-cpu", "zero3-cpu", "zero3-nvme",
-                                  "zero3-nvme-pipelined"))
+                         choices=("ram", "fsdp2", *OF_HEADRACE, "zero2-cpu", "zero3", "zero3-cpu",
+                                  "zero3-nvme", "zero3-nvme-pipelined"))
     options.add_argument("--nvme", default=".", help="its deepspeed-swap is made and removed")
     options.add_argument("--text", required=True)
     for name, value in (("layers", 16), ("hidden", 512), ("heads", 8), ("seq", 128), ("batch", 1),
@@ -296,7 +335,7 @@ def main():
     asked = options.parse_args()
     # Unwinds, so that what is on the drive and torch's lock on a compilation do not stay behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    asked.nvme = os.path.join(asked.nvme, "deepspeed-swap")
+    asked.nvme = os.path.join(asked.nvme, "deepspeed-swap" + os.environ.get("RANK", ""))
     os.makedirs(asked.nvme)
     if not is_fast_in_bf16():
         multiply_in_f32()

@@ -15,19 +15,17 @@ class HostCollective final : public Collective {
 
   std::uint32_t rank() const noexcept override { return table_.rank; }
   std::uint32_t world_size() const noexcept override { return table_.world_size; }
-  void all_gather(CollectiveTag tag, Stream stream, DeviceSpan whole) override {
+  void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override {
     const std::string what(tag.what);
-    answer(table_.all_gather(table_.context, tag.sequence, what.c_str(), stream.handle, whole.data,
-                             whole.size_bytes),
+    answer(table_.all_gather(table_.context, tag.sequence, what.c_str(), stream.handle,
+                             pieces_of(whole)),
            "all_gather", what);
   }
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override {
     const std::string what(tag.what);
-    pieces_.clear();
-    for (const DeviceSpan& piece : give) pieces_.push_back({piece.data, piece.size_bytes});
     answer(table_.all_to_all(table_.context, tag.sequence, what.c_str(), stream.handle,
-                             pieces_.data(), take),
+                             pieces_of(give), take),
            "all_to_all", what);
   }
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
@@ -47,6 +45,11 @@ class HostCollective final : public Collective {
   }
 
  private:
+  const headrace_piece* pieces_of(std::span<const DeviceSpan> spans) {
+    pieces_.clear();
+    for (const DeviceSpan& piece : spans) pieces_.push_back({piece.data, piece.size_bytes});
+    return pieces_.data();
+  }
   void answer(headrace_code code, const char* call, const std::string& what) const {
     if (code == HEADRACE_OK) return;
     check_answer(

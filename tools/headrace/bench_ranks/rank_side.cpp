@@ -35,8 +35,11 @@ void RankMemory::call(RankCall call, RankSide side, std::uint64_t piece_bytes) {
                                "; the rounds so far are lost; see what the other ranks say");
   }
   const CollectiveTag tag = {sequence_++, "bench ranks"};
-  if (call == RankCall::kAllGather)
-    return collective_.all_gather(tag, {}, {whole, world_size_ * piece_bytes});
+  if (call == RankCall::kAllGather) {
+    for (std::uint32_t r = 0; r < world_size_; ++r)
+      spans_[r] = {whole + r * piece_bytes, piece_bytes};
+    return collective_.all_gather(tag, {}, spans_);
+  }
   if (call == RankCall::kExchange)
     return collective_.exchange(tag, {give, piece_bytes}, {whole, world_size_ * piece_bytes});
   std::byte* at = give;

@@ -117,7 +117,7 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
   for (const std::uint32_t s : part_.group_sections[group]) {
     const partition::Section& section = part_.sections[s];
     const auto bytes_each = static_cast<double>(size_bytes(section.dtype));
-    const auto shard = static_cast<double>(section.shard_elements) * bytes_each;
+    const auto shard = static_cast<double>(section.shard.elements) * bytes_each;
     const auto joined = static_cast<double>(section.buffer_elements) * bytes_each;
     const GroupCost::Fetch read = reading(s);
     add_fetch(cost.all, read);
@@ -132,7 +132,7 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
       continue;
     }
     cost.at_hand.copy += copy;
-    const auto slab = static_cast<double>(section.shard_elements) *
+    const auto slab = static_cast<double>(section.shard.elements) *
                       static_cast<double>(size_bytes(plan_.sections[s].gradient_dtype));
     if (shares) {
       const double times = work_.micro_batches > 1 ? 2 : 1;  // added to: read as well
@@ -354,6 +354,13 @@ void Predictor::count_bytes() {
                         static_cast<double>(size_bytes(section.dtype));
     const double exchanges = section.frozen ? 2 : 3;
     out_.network_bytes += passes * exchanges * joined * network_share();
+  }
+  for (std::uint32_t r = 0; r < part_.world_size; ++r) {
+    const partition::SentBytes sent = partition::sent_by(part_, r);
+    const double bytes =
+        passes * (2 * static_cast<double>(sent.gathered) + static_cast<double>(sent.reduced));
+    out_.sent_bytes += bytes / part_.world_size;
+    out_.most_sent_bytes = std::max(out_.most_sent_bytes, bytes);
   }
 }
 }  // namespace

@@ -214,12 +214,16 @@ std::string store_text(const PlanResult& r) {
 
 std::string network_text(const PlanResult& r) {
   const Scenario& s = r.scenario;
-  if (s.nodes <= 1) return "none, one node";
-  const double bytes = r.outcome.prediction.network_bytes;
+  const Prediction& p = r.outcome.prediction;
+  if (s.ranks() <= 1) return "none, one rank";
+  const std::string sent =
+      fmt::format("a rank sends {} a step to the other ranks, and the busiest {:.3f} times as much",
+                  bytes_text(p.sent_bytes), p.most_sent_bytes / p.sent_bytes);
+  if (s.nodes <= 1) return sent;
   return fmt::format(
-      "{} a step into each rank from other nodes, {} GB/s on average; 48 bits x parameters x "
+      "{}; {} into each rank from other nodes, {} GB/s on average; 48 bits x parameters x "
       "(M - 1) / M into each of M nodes{}",
-      bytes_text(bytes), number_text(bytes / r.outcome.prediction.step_seconds / 1e9),
+      sent, bytes_text(p.network_bytes), number_text(p.network_bytes / p.step_seconds / 1e9),
       s.micro_batches > 1 ? fmt::format(", per micro-batch ({})", s.micro_batches) : "");
 }
 

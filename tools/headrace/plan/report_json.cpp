@@ -73,6 +73,8 @@ Json prediction_json(const PlanResult& r) {
           {"written_bytes_per_drive_and_day", wear.bytes_per_day},
           {"drive_years", wear.years > 0 ? Json(wear.years) : Json()},
           {"network_bytes_per_step", p.network_bytes},
+          {"sent_bytes_per_step", p.sent_bytes},
+          {"most_sent_bytes_per_step", p.most_sent_bytes},
           {"timeline", timeline_json(r)}};
 }
 

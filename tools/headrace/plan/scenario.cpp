@@ -167,7 +167,7 @@ const partition::Partition& Planning::partition_of(const Scenario& s) {
                     partition_->world_size == s.ranks();
   if (!same) {
     model_ = s.model;
-    // All ranks have shards of one size: the first is as good as any.
+    // Blocks are dealt from rank 0 on: no rank has more of them.
     partition_ = std::make_shared<partition::Partition>(
         partition::make_partition(shapes_of(*s.model, s.dtype()), tile, 0, s.ranks()));
   }

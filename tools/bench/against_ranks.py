@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""train_gpt on several ranks beside FSDP2 and DeepSpeed's ZeRO-3, over the same loopback link.
+
+  tools/bench/shaped_link.sh 3200 tools/bench/against_ranks.py --text FILE --python FILE
+                                  [--ranks N] [--rounds N] [--steps N] [--batch N] [--threads N]
+                                  [--cases WORD,...] [--build FOLDER] [--json FILE]
+
+Each round runs every case once, one after the other; a ratio is formed within a round. All train
+the same GPT of 51 million parameters over Gloo, with everything in host memory, bf16 on the wire
+and f32 masters. "wire" is what the loopback interface carried per step and parameter, of all ranks,
+with all headers, so nothing else should use that interface: shaped_link.sh gives the whole script
+an interface of its own, and limits its rate. --python is one that has torch and deepspeed
+(docs/tools.md says how to make one). Wants an otherwise idle machine. Exit codes: 0 done, 1 a case
+failed, 2 refused before anything started.
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+from measured import ROOT
+
+SHAPE = ["--layers", "16", "--hidden", "512", "--heads", "8", "--seq", "128"]
+PARAMETERS = 50_819_072
+CASES = {"ours": "train_gpt", "each": "train_gpt, nothing ahead", "fsdp2": "FSDP2",
+         "zero3": "DeepSpeed ZeRO-3"}
+WARM_UP = 3  # steps
+
+
+def carried():
+    """Bytes that the loopback interface has sent."""
+    for line in open("/proc/net/dev", encoding="utf-8"):
+        name, _, counters = line.partition(":")
+        if name.strip() == "lo":
+            return int(counters.split()[8])
+    sys.exit("/proc/net/dev has no loopback interface; nothing was measured")
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def words_of(case, asked):
+    common = [*SHAPE, "--batch", str(asked.batch), "--text", str(asked.text)]
+    steps = WARM_UP + asked.steps
+    if case in ("fsdp2", "zero3"):
+        trainer = pathlib.Path(__file__).with_name("deepspeed_trainer.py")
+        return [asked.python, str(trainer), "--mode", case, *common,
+                "--steps", str(steps - 2)]  # it has two steps of warm-up of its own
+    agreement = "each" if case == "each" else "trace"
+    settings = ["gradient_clipping=1.0", "zero_optimization.stage=3",
+                f"headrace.rank_agreement={agreement}",
+                "zero_optimization.offload_param.device=cpu",
+                "zero_optimization.offload_optimizer.device=cpu"]
+    return [str(pathlib.Path(asked.build) / "bin/train_gpt"), *common, "--ranks", "torch",
+            "--threads", str(asked.threads), "--steps", str(steps), "--eval-batches", "0",
+            *(word for setting in settings for word in ("--set", setting))]
+
+
+def start(words, rank, port, asked, output):
+    folder = str(pathlib.Path(asked.python).absolute().parent)
+    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), MASTER_PORT=port,
+                       WORLD_SIZE=str(asked.ranks), MASTER_ADDR="127.0.0.1", PYTHONUNBUFFERED="1",
+                       OMP_NUM_THREADS=str(asked.threads), DS_ACCELERATOR="cpu",
+                       GLIBC_TUNABLES="glibc.malloc.hugetlb=1", GLOO_SOCKET_IFNAME="lo",
+                       PATH=folder + ":" + os.environ["PATH"])
+    return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, text=True,
+                            errors="replace", env=environment, start_new_session=True)
+
+
+def run(case, asked):
+    """Seconds of a step, and bytes on the wire per step, of what follows the warm-up."""
+    words, port, at, lines = words_of(case, asked), free_port(), [], []
+    ranks = [start(words, 0, port, asked, subprocess.PIPE)]
+    try:
+        ranks += [start(words, r, port, asked, subprocess.DEVNULL) for r in range(1, asked.ranks)]
+        for line in ranks[0].stdout:
+            lines.append(line)
+            if line.strip().startswith("step "):
+                at.append((time.monotonic(), carried()))
+        codes = [rank.wait() for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                os.killpg(rank.pid, signal.SIGKILL)
+    if any(codes) or len(at) != WARM_UP + asked.steps:
+        sys.exit(f"{' '.join(words)} ended with {codes}:\n{''.join(lines)[-3000:]}")
+    at = at[WARM_UP - 1:]
+    return {"step": statistics.median(b[0] - a[0] for a, b in zip(at, at[1:])),
+            "wire": (at[-1][1] - at[0][1]) / asked.steps / PARAMETERS}
+
+
+def spread(values, digits=3):
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def read_options():
+    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0],
+                                      epilog=__doc__.split("\n\n")[2])
+    options.add_argument("--text", required=True, type=pathlib.Path)
+    options.add_argument("--python", default=sys.executable, help="has torch and deepspeed [this]")
+    for name, value, about in (("ranks", 2, "processes"), ("steps", 6, "measured steps of a run"),
+                               ("rounds", 5, "times that each case runs"),
+                               ("batch", 4, "sequences per rank"),
+                               ("threads", 1, "of torch, per rank")):
+        options.add_argument(f"--{name}", type=int, default=value, metavar="N",
+                             help=f"{about} [{value}]")
+    options.add_argument("--cases", default=",".join(CASES), help="[ours,each,fsdp2,zero3]")
+    options.add_argument("--build", default=str(ROOT / "build/release"), metavar="FOLDER")
+    options.add_argument("--json", type=pathlib.Path, metavar="FILE")
+    asked = options.parse_args()
+    asked.cases = asked.cases.split(",")
+    unknown = [case for case in asked.cases if case not in CASES]
+    if unknown:
+        options.error(f"no such case: {', '.join(unknown)}; nothing was started")
+    if not asked.text.is_file():
+        options.error(f"--text {asked.text} is no file; nothing was started")
+    return asked
+
+
+def main():
+    asked = read_options()
+    rows = {case: [] for case in asked.cases}
+    if "zero3" in rows:
+        run("zero3", argparse.Namespace(**{**vars(asked), "steps": 1}))  # compiles its operators
+    for number in range(asked.rounds):
+        for case in asked.cases:
+            rows[case].append(run(case, asked))
+            print(f"round {number + 1}  {CASES[case]:26} {rows[case][-1]['step']:.3f} s a step",
+                  file=sys.stderr, flush=True)
+    for case, runs in rows.items():
+        print(f"{CASES[case]:26} {spread([one['step'] for one in runs])} s, wire "
+              f"{spread([one['wire'] for one in runs], 2)} bytes per parameter")
+    for case in asked.cases:
+        if case == "ours" or "ours" not in rows:
+            continue
+        ratios = [ours["step"] / theirs["step"] for ours, theirs in zip(rows["ours"], rows[case])]
+        print(f"train_gpt / {CASES[case]}, step: {spread(ratios)}")
+    if asked.json:
+        asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
