@@ -12,7 +12,7 @@
 
 namespace headrace::testing {
 namespace {
-constexpr std::uint32_t kGroups = 3, kSteps = 3;
+constexpr std::uint32_t kGroups = 5, kSteps = 3;
 constexpr ParameterId kFrozen = {4};
 constexpr std::size_t kLargest = std::size_t{300} * 301;
 
@@ -123,7 +123,7 @@ std::uint64_t middle_budget(const WorldModel& model, Settings settings,
   const PlanReport plan = plan_of(model, settings, options);
   const auto least = on_all_ranks(options, static_cast<double>(plan.smallest_host_bytes));
   settings.host_budget_bytes = static_cast<std::uint64_t>(*std::ranges::max_element(least));
-  for (;; settings.host_budget_bytes += std::uint64_t{1} << 19) {
+  for (;; settings.host_budget_bytes += std::uint64_t{1} << 16) {
     const double share = plan_of(model, settings, options).resident_share_of_state;
     if (on_all_ranks(options, share)[0] > 0) return settings.host_budget_bytes;
   }

@@ -10,7 +10,8 @@ nothing resident and once with 30 % of what a budget can keep. It gives the medi
 the rounds' ratios of seconds per step, and the bytes that each parameter moves per step. Then the
 store is opened for one more step, and the time from the start of the process to the end of that
 step is set beside the one of the same start without a store, and beside the resident bytes at the
-drive's read rate. Fewer than 9 rounds are a trial and no result. Run it on a quiet machine.
+drive's read rate. Fewer than 9 rounds are a trial and no result. Run it on a quiet machine, and
+under steady_drive.sh if the drive's own rate swings.
 """
 import argparse
 import json
