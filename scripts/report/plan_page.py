@@ -105,12 +105,18 @@ def _wear_text(document, prediction):
 
 
 def _network_text(document, prediction):
+    if document.whole("ranks") <= 1:
+        return "none, one rank"
+    sent = prediction.number("sent_bytes_per_step")
+    busiest = prediction.number("most_sent_bytes_per_step") / sent
+    text = (f"a rank sends {bytes_text(sent)} a step to the other ranks, and the busiest "
+            f"{busiest:.3f} times as much")
     if document.whole("nodes") <= 1:
-        return "none, one node"
+        return text
     count = prediction.number("network_bytes_per_step")
     average = count / prediction.number("step_seconds") / 1e9
-    return (f"{bytes_text(count)} a step into each rank from other nodes, {number_text(average)} "
-            "GB/s on average")
+    return (f"{text}; {bytes_text(count)} into each rank from other nodes, "
+            f"{number_text(average)} GB/s on average")
 
 
 def _rates(document):

@@ -107,8 +107,6 @@ BUGS_OF_SEQUENCES = [
     ("a reduction ahead does not wait for the gradients on the trainer's stream",
      "src/ranks/gradient_bucket.cpp",
      "    if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);\n", ""),
-    ("a gather that was joined ahead does not wait for the join", "src/engine/leases.cpp",
-     "  p_.gather_slots[*slot].wait_until_there(stream);\n", ""),
     ("what is held is forgotten at a departure", "src/ranks/gradient_bucket.cpp",
      "    HeldGradients* const mine = first_held();\n",
      "    HeldGradients* const mine = nullptr;\n"),
@@ -117,6 +115,11 @@ BUGS_OF_SEQUENCES = [
      "  agreement.left = agreement.left || (of_order > 0 && of_order < ranks);\n", ""),
     ("parts of the norm are exchanged before the last reduction", "src/ranks/gradients.cpp",
      "    runner_->begin_step();\n", ""),
+]
+# ranks_test finds it, with a collective that returns before its bytes have arrived.
+BUGS_OF_JOINS = [
+    ("a gather that was joined ahead does not wait for the join", "src/engine/leases.cpp",
+     "  p_.gather_slots[*slot].wait_until_there(stream);\n", ""),
 ]
 # durable_test finds it.
 BUGS_OF_STORES = [
@@ -297,6 +300,7 @@ def main():
     all_bugs = ([(*bug, "simulated_test") for bug in BUGS] +
                 [(*bug, "world_size_test") for bug in BUGS_OF_RANKS] +
                 [(*bug, "sequence_test") for bug in BUGS_OF_SEQUENCES] +
+                [(*bug, "ranks_test") for bug in BUGS_OF_JOINS] +
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
                 [(*bug, "crash_states_test") for bug in BUGS_OF_CRASHES] +
                 [(*bug, "undone_step_test") for bug in BUGS_OF_UNDOING] +

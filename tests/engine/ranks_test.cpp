@@ -625,7 +625,8 @@ TEST(RanksGather, MayDifferInWhatTheyHold) {
 // A second rank that does what this one does, and whose pieces arrive in stream order, not before.
 class MirrorRank final : public Collective {
  public:
-  explicit MirrorRank(std::shared_ptr<ComputingDevice> device) : device_(std::move(device)) {}
+  explicit MirrorRank(std::shared_ptr<ComputingDevice> device, bool takes_any_thread = false)
+      : device_(std::move(device)), takes_any_thread_(takes_any_thread) {}
   std::uint32_t rank() const noexcept override { return 0; }
   std::uint32_t world_size() const noexcept override { return 2; }
   void all_gather(CollectiveTag, Stream stream, std::span<const DeviceSpan> whole) override {
@@ -639,10 +640,51 @@ class MirrorRank final : public Collective {
     std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(mine.size()));
   }
   void abort(std::string_view) noexcept override {}
+  bool takes_any_thread() const noexcept override { return takes_any_thread_; }
 
  private:
   std::shared_ptr<ComputingDevice> device_;
+  const bool takes_any_thread_;
 };
+
+// Joins on a stream of the engine's own, and a trainer that does not wait for it but in gather().
+TEST(RanksGather, ThatIsJoinedAheadWaitsForTheJoin) {
+  constexpr std::uint32_t kGroups = 3;
+  constexpr std::size_t kBytes = 2 * 65536 * 4;
+  std::uint64_t ahead = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto device = device::make_computing_host(
+        {.flavour = HostFlavour::kLate, .seed = seed, .late_microseconds_max = 200});
+    Settings settings = accumulating(1);  // two gather slots for three groups
+    Engine engine(settings,
+                  {.device = device, .collective = std::make_shared<MirrorRank>(device, true)});
+    for (std::uint32_t g = 0; g < kGroups; ++g)
+      engine.add_group("g" + std::to_string(g), {{"w", DType::kF32, {2 * 65536}, {}}});
+    engine.freeze();
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      engine.load({g}, [&](ParameterId, std::span<std::byte> out) {
+        std::ranges::fill(out, static_cast<std::byte>(0x3c + g));
+      });
+    }
+    const Stream stream = device->create_stream();
+    std::vector<std::byte> seen(kBytes);
+    for (int step = 0; step < 4; ++step) {
+      for (std::uint32_t g = 0; g < kGroups; ++g) {
+        const Gathered lease = engine.gather({g}, stream);
+        device->launch(stream, [&seen, from = lease.section(DType::kF32).data] {
+          std::memcpy(seen.data(), from, kBytes);
+        });
+        device->synchronize(stream);
+        EXPECT_EQ(seen.back(), static_cast<std::byte>(0x3c + g)) << "seed " << seed << " " << step;
+      }
+      engine.step({});
+    }
+    ahead += engine.stats().gathers_joined_ahead;
+    engine.close();
+    device->destroy_stream(stream);
+  }
+  EXPECT_GT(ahead, 0u);
+}
 
 TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {
   constexpr std::size_t kBytes = 2 * 65536 * 4;

@@ -44,6 +44,7 @@ void SocketCollective::receive(std::uint32_t peer, CollectiveTag tag,
 void SocketCollective::swap_with(std::uint32_t peer, CollectiveTag tag,
                                  std::span<const std::byte> give, std::span<std::byte> take) const {
   const std::uint64_t mine[2] = {tag.sequence, give.size()};
+  const std::uint64_t expected[2] = {tag.sequence, take.size()};
   std::uint64_t theirs[2] = {};
   const auto give_all = [&] {
     send(peer, tag, std::as_bytes(std::span(mine)));
@@ -51,7 +52,7 @@ void SocketCollective::swap_with(std::uint32_t peer, CollectiveTag tag,
   };
   if (rank_ < peer) give_all();
   receive(peer, tag, std::as_writable_bytes(std::span(theirs)));
-  if (std::memcmp(mine, theirs, sizeof mine) != 0) {
+  if (std::memcmp(expected, theirs, sizeof theirs) != 0) {
     throw Error(Code::kPeerLost, "rank " + std::to_string(peer) + " makes another call than '" +
                                      std::string(tag.what) + "'");
   }
@@ -90,9 +91,9 @@ void SocketCollective::all_to_all(CollectiveTag tag, Stream, std::span<const Dev
   auto* at = static_cast<std::byte*>(take);
   for (std::uint32_t r = 0; r < world_size(); ++r) {
     if (r == rank_) continue;
-    const std::size_t bytes = give[r].size_bytes;
-    swap_with(r, tag, {static_cast<const std::byte*>(give[r].data), bytes}, {at, bytes});
-    at += bytes;
+    const std::size_t own = give[rank_].size_bytes;
+    swap_with(r, tag, {static_cast<const std::byte*>(give[r].data), give[r].size_bytes}, {at, own});
+    at += own;
   }
   ++ended_;
 }

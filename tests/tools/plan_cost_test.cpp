@@ -263,6 +263,22 @@ TEST(Cost, NetworkIs48BitsPerParameterForEachOtherMachine) {
   EXPECT_EQ(c.run().network_bytes, 0);
 }
 
+// Four ranks on two machines: half of what a rank lacks comes from its own machine.
+TEST(Cost, CollectiveCallsTakeTheSlowerOfBothWays) {
+  Case c(model_of({4, 4}, 4));
+  c.work.machines = 2;
+  c.rates.network = 1e9;
+  c.rates.peers = 4e9;
+  c.rates.call = 1e-3;
+  const double group = 4 * kTile * 2;  // bytes
+  const auto forward = [&] { return c.run().forward.of(StepLane::kNetwork); };
+  EXPECT_NEAR(forward(), 2 * (1e-3 + group / 4 / 1e9), 1e-9);
+  c.rates.peers = 1e8;
+  EXPECT_NEAR(forward(), 2 * (1e-3 + group / 4 / 1e8), 1e-9);
+  c.work.machines = 1;  // three quarters come from there
+  EXPECT_NEAR(forward(), 2 * (1e-3 + group * 3 / 4 / 1e8), 1e-9);
+}
+
 TEST(Cost, FrozenGroupsAreReadAndNothingElse) {
   Case c(model_of({4, 4, 4, 4, 4, 4}, 1, {0, 4, 4, 4, 4, 4}));
   c.offload(OffloadDevice::kNvme, OffloadDevice::kNvme);

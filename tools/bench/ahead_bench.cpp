@@ -4,8 +4,8 @@
 //
 // The model's groups have the same size. A trainer's computation is a pause of a given time per
 // group, forward and twice as long backward, as a GPU's would be: the CPU is the transport's. Each
-// round runs every row once, with an engine of its own; its first two steps do not count. A row of
-// no computation, which meets at each call, is the time on the wire.
+// round runs every row once, with an engine of its own; its first two steps do not count. The time
+// on the wire is that in collective calls, of a row without computation that meets at each call.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -43,8 +43,8 @@ constexpr const char* kFooter =
     "n.\n";
 
 struct Options {
-  std::uint32_t groups = 8, rounds = 7, steps = 3;
-  std::uint64_t elements = 1'048'576;  // of a group
+  std::uint32_t groups = 16, rounds = 7, steps = 3;
+  std::uint64_t elements = 524'288;  // of a group
   double wire_of_compute = 0.8;
   std::string nvme = {}, json = {};
 };
@@ -62,7 +62,7 @@ constexpr std::array kRows = {
     Row{"2 ahead", RankOrder::kTrace, 2, true}};
 
 struct Cost {
-  double seconds = 0;  // of a step, of the slowest rank
+  double seconds = 0, wire = 0;  // of a step, of the slowest rank
   std::uint64_t sent_bytes = 0;
   double meetings = 0;
 };
@@ -103,6 +103,8 @@ class Bench {
     const Stats after = engine.stats();
     Cost cost;
     cost.seconds = slowest(engine, seconds);
+    cost.wire =
+        slowest(engine, (after.collective_seconds - before.collective_seconds) / options_.steps);
     cost.sent_bytes = (after.collective_sent_bytes - before.collective_sent_bytes) / options_.steps;
     cost.meetings = static_cast<double>(after.rank_meetings - before.rank_meetings) /
                     static_cast<double>(options_.steps);
@@ -157,7 +159,7 @@ Measured measure(const Options& options, Bench& bench) {
   for (std::uint32_t round = 0; round < options.rounds; ++round) {
     std::array<Cost, kRows.size()>& costs = measured.rounds.emplace_back();
     costs[0] = bench.run(kRows[0], {});
-    const double compute = costs[0].seconds / options.wire_of_compute;
+    const double compute = costs[0].wire / options.wire_of_compute;
     measured.compute_seconds.push_back(compute);
     const std::chrono::duration<double> pause(compute / (3 * options.groups));
     for (std::size_t r = 1; r < kRows.size(); ++r) {
@@ -174,9 +176,10 @@ std::string text_of(const MedianInterval& interval) {
 
 Json report(const Options& options, const Measured& measured, std::FILE* out) {
   Json rows = Json::array();
-  const auto wire = [&](std::size_t r) { return measured.rounds[r][0].seconds; };
-  print_to(out, "{:14} {:>24} {:>24} {:>24} {:>10} {:>10}\n", "row", "seconds of a step",
-           "wire exposed, share", "times each call's rate", "MB sent", "meetings");
+  const auto wire = [&](std::size_t r) { return measured.rounds[r][0].wire; };
+  print_to(out, "{:14} {:>22} {:>22} {:>22} {:>22} {:>8} {:>9}\n", "row", "seconds of a step",
+           "of the longest lane", "wire exposed, share", "times each call's rate", "MB sent",
+           "meetings");
   for (std::size_t row = 0; row < kRows.size(); ++row) {
     const auto seconds = [&](std::size_t r) { return measured.rounds[r][row].seconds; };
     const MedianInterval step = median_interval(each_round(measured, seconds));
@@ -184,22 +187,31 @@ Json report(const Options& options, const Measured& measured, std::FILE* out) {
       const double compute = kRows[row].computes ? measured.compute_seconds[r] : 0;
       return (seconds(r) - compute) / wire(r);
     }));
+    const MedianInterval of_longest = median_interval(each_round(measured, [&](std::size_t r) {
+      const double compute = kRows[row].computes ? measured.compute_seconds[r] : 0;
+      return seconds(r) / std::max(compute, wire(r));
+    }));
     const MedianInterval faster = median_interval(each_round(
         measured, [&](std::size_t r) { return measured.rounds[r][1].seconds / seconds(r); }));
     const Cost& last = measured.rounds.back()[row];
-    print_to(out, "{:14} {:>24} {:>24} {:>24} {:>10.1f} {:>10.1f}\n", kRows[row].name,
-             text_of(step), text_of(exposed), text_of(faster),
+    print_to(out, "{:14} {:>22} {:>22} {:>22} {:>22} {:>8.1f} {:>9.1f}\n", kRows[row].name,
+             text_of(step), text_of(of_longest), text_of(exposed), text_of(faster),
              1e-6 * static_cast<double>(last.sent_bytes), last.meetings);
     rows.push_back({{"row", kRows[row].name},
                     {"seconds", step.median},
+                    {"of_longest_lane", of_longest.median},
                     {"wire_exposed", exposed.median},
                     {"times_each", faster.median},
                     {"sent_bytes", last.sent_bytes},
                     {"meetings", last.meetings}});
   }
   const MedianInterval compute = median_interval(measured.compute_seconds);
-  print_to(out, "computation    {:>24}\n", text_of(compute));
-  return {{"rows", rows}, {"compute_seconds", compute.median}, {"rounds", options.rounds}};
+  const MedianInterval wires = median_interval(each_round(measured, wire));
+  print_to(out, "computation    {:>22}\nwire           {:>22}\n", text_of(compute), text_of(wires));
+  return {{"rows", rows},
+          {"compute_seconds", compute.median},
+          {"wire_seconds", wires.median},
+          {"rounds", options.rounds}};
 }
 
 int run(const Options& options) {

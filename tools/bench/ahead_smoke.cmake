@@ -6,7 +6,7 @@ file(MAKE_DIRECTORY ${FOLDER})
 
 execute_process(COMMAND ${PROGRAM} RESULT_VARIABLE code OUTPUT_VARIABLE output
   ERROR_VARIABLE errors)
-if(NOT code EQUAL 1 OR NOT errors MATCHES "one rank has nobody to meet")
+if(NOT code EQUAL 2 OR NOT errors MATCHES "one rank has nobody to meet")
   message(FATAL_ERROR "one rank: ended with ${code}\n${output}\n${errors}")
 endif()
 

@@ -72,6 +72,14 @@ class Predictor {
     if (work_.machines <= 1) return 0;
     return (work_.machines - 1.0) / part_.world_size;
   }
+  // Of a section's gather or reduction. Bytes of other machines arrive beside those of this one.
+  double collective_seconds(double joined) const {
+    if (part_.world_size == 1) return 0;
+    const double here = part_.world_size / static_cast<double>(work_.machines);
+    const double from_here = joined * (here - 1) / part_.world_size;
+    return rates_.call + std::max(seconds_for(joined * network_share(), rates_.network),
+                                  seconds_for(from_here, rates_.peers));
+  }
   std::vector<Span>* kept() { return spans_ == Spans::kKeep ? &out_.spans : nullptr; }
 
   const residency::Plan& plan_;
@@ -125,7 +133,7 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
     const double copy =
         shares ? seconds_for(2 * shard, rates_.memory) : seconds_for(shard, rates_.link);
     if (!shares || plan_.sections[s].weight == Tier::kHost) cost.all.copy += copy;
-    cost.network += seconds_for(joined * network_share(), rates_.network);
+    cost.network += collective_seconds(joined);
     if (section.frozen) {
       add_fetch(cost.at_hand, read);
       if (!shares || plan_.sections[s].weight == Tier::kHost) cost.at_hand.copy += copy;
@@ -140,7 +148,7 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
     } else {
       cost.gradient_copy += seconds_for(shard, rates_.link);
     }
-    cost.gradient_network += seconds_for(joined * network_share(), rates_.network);
+    cost.gradient_network += collective_seconds(joined);
   }
   return cost;
 }

@@ -33,6 +33,8 @@ struct Rates {
   double flops = 0;           // of the trainer, as it reaches them
   double link = 0;            // host to device, each way; 0 where the device shares host memory
   double network = 0;         // into this rank from other machines
+  double peers = 0;           // into this rank from the others of its machine
+  double call = 0;            // seconds that a collective call takes without bytes
   double flush = 0;           // seconds until the drives have kept what was written
 };
 

@@ -40,7 +40,8 @@ Machine dgx2() {
           .memory = {200 * kGB, "assumed: of 256 GB/s, twelve channels of DDR4-2666"},
           .flops = {70 * kTera, kZero},
           .link = {3 * kGB, kZero},
-          .network = {100 * kGB, kNvidia}};
+          .network = {100 * kGB, kNvidia},
+          .peers = {150 * kGB, kNvidia}};
 }
 
 Machine dgx_h100() {
@@ -57,7 +58,8 @@ Machine dgx_h100() {
           .memory = {450 * kGB, "assumed: of 614 GB/s, sixteen channels of DDR5-4800"},
           .flops = {400 * kTera, "assumed: 0.4 of the peak"},
           .link = {55 * kGB, "assumed: PCIe Gen5 x16"},
-          .network = {400 * kGB, kNvidia}};
+          .network = {400 * kGB, kNvidia},
+          .peers = {450 * kGB, kNvidia}};
 }
 
 Machine azure_a100() {
@@ -116,14 +118,21 @@ const std::vector<FigureName>& figure_names() {
        1e21},
       {"link", "bytes/s", "host to each GPU, each way", &Machine::link, 1e6, 1e15},
       {"network", "bytes/s", "into a node", &Machine::network, 1e6, 1e15},
+      {"peers", "bytes/s", "into each rank, from the others of its node", &Machine::peers, 1e6,
+       1e15},
+      {"call", "s", "a collective call without bytes", &Machine::call, 1e-7, 60},
       {"flush", "s", "until the drives keep what is written (headrace.durable)", &Machine::flush,
        1e-7, 60},
   };
   return all;
 }
 
-bool is_used(const FigureName& figure, const Settings& settings) {
-  return figure.figure != &Machine::flush || settings.durable_every > 0;
+bool is_used(const FigureName& figure, const Settings& settings, std::uint32_t ranks,
+             std::uint32_t nodes) {
+  if (figure.figure == &Machine::flush) return settings.durable_every > 0;
+  if (figure.figure == &Machine::peers) return ranks > nodes;
+  if (figure.figure == &Machine::call) return ranks > 1;
+  return true;
 }
 
 Figure* figure_of(Machine& machine, const std::string& name) {
@@ -149,6 +158,9 @@ void assume_the_rest(Machine& m) {
          m.gpus > 0 ? "100 Tflop/s a GPU" : "30 Gflop/s a CPU");
   if (m.gpus > 0) assume(m.link, 12 * kGB, "PCIe Gen3 x16");
   assume(m.network, 1.25 * kGB, "10 Gb/s");
+  assume(m.peers, m.gpus > 0 ? m.link.value : m.memory.value / 4,
+         m.gpus > 0 ? "as link" : "a quarter of memory");
+  assume(m.call, 5e-5, "50 us");
   assume(m.flush, 2e-3, "2 ms");
 }
 

@@ -34,6 +34,8 @@ struct Machine {
   Figure flops = {};                        // of one GPU, or of all CPUs, as training reaches them
   Figure link = {};                         // of each GPU, each way
   Figure network = {};                      // into the node
+  Figure peers = {};                        // into each rank, from the others of its node
+  Figure call = {};                         // seconds that a collective call takes without bytes
   Figure flush = {};                        // seconds, of all drives at once; for a store alone
 };
 
@@ -77,6 +79,7 @@ struct FigureName {
   double least, most;
 };
 const std::vector<FigureName>& figure_names();
-// Whether a plan with these settings uses the figure.
-bool is_used(const FigureName& figure, const Settings& settings);
+// Whether a plan with these settings and so many ranks, on `nodes` nodes, uses the figure.
+bool is_used(const FigureName& figure, const Settings& settings, std::uint32_t ranks,
+             std::uint32_t nodes);
 }  // namespace headrace::tools

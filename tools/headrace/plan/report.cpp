@@ -93,7 +93,7 @@ std::string rates_text(const PlanResult& r) {
   std::string text = "Rates of one node\n";
   for (const FigureName& name : figure_names()) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value <= 0 || !is_used(name, s.settings)) continue;
+    if (figure.value <= 0 || !is_used(name, s.settings, s.ranks(), s.nodes)) continue;
     text += fmt::format("  {:<15}{:>10.4g} {:<11} {}\n", name.name, figure.value, name.unit,
                         figure.source);
   }

@@ -82,7 +82,7 @@ Json scenario_json(const Scenario& s) {
   Json rates = Json::object();
   for (const FigureName& name : figure_names()) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value > 0 && is_used(name, s.settings))
+    if (figure.value > 0 && is_used(name, s.settings, s.ranks(), s.nodes))
       rates[name.name] = {{"value", figure.value}, {"unit", name.unit}, {"source", figure.source}};
   }
   return {{"model",

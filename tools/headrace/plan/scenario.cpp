@@ -123,6 +123,8 @@ Rates rates_of(const Scenario& s) {
           .flops = m.flops.value,
           .link = s.on_cpu() ? 0 : m.link.value,
           .network = m.network.value / ranks,
+          .peers = m.peers.value,
+          .call = m.call.value,
           .flush = m.flush.value};
 }
 
