@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import statistics
@@ -85,7 +86,7 @@ def run(case, asked):
         ranks += [start(words, r, port, asked, subprocess.DEVNULL) for r in range(1, asked.ranks)]
         for line in ranks[0].stdout:
             lines.append(line)
-            if line.strip().startswith("step "):
+            if re.match(r" *step \d", line):
                 at.append((time.monotonic(), carried()))
         codes = [rank.wait() for rank in ranks]
     finally:
