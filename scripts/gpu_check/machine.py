@@ -148,7 +148,15 @@ def file_system(folder):
             below = folder == mount or folder.startswith(mount.rstrip("/") + "/")
             if below and len(mount) >= len(best):
                 best, kind = mount, found
-    return kind
+    return kind if best else _file_system_by_stat(folder)
+
+
+def _file_system_by_stat(folder):
+    """In a root folder of its own that is no mount, /proc/mounts does not have it."""
+    found = subprocess.run(["stat", "--file-system", "--format=%T", folder],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                           check=False).stdout.strip()
+    return found or "unknown"
 
 
 def folder_on_a_drive(folder):

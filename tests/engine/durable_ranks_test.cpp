@@ -661,7 +661,7 @@ TEST_F(HalfMadeRank, IsRefusedWhereAnotherHasACommittedStep) {
 
 TEST_F(RanksRefusal, NamesAnotherFormat) {
   change(file(1), 8);
-  expect_refused(2, settings_, "has version 2 of the format, and this build reads version 4");
+  expect_refused(2, settings_, "has version 5 of the format, and this build reads version 4");
   change(file(1), 8);
   expect_whole();
 }
