@@ -28,12 +28,12 @@ void Values::hash_content(ranks::JointHash& hash, ParameterId id, const std::str
                           Content content, const char* call) {
   const ParameterSpec& spec = p_.registry.parameter(id).spec;
   const partition::Parameter& parameter = p_.partition.parameters[id.index];
+  const partition::Section& section = p_.partition.sections[parameter.section];
   const auto [first, last] = p_.partition.owners_of(parameter);
   hash.add(first, [&](kernels::Hash128& own) {
     hash_head(own, name, content == Content::kWeight ? name_of(spec.dtype) : "F32", spec.shape);
   });
   for (std::uint32_t owner = first; owner <= last; ++owner) {
-    const partition::Section& section = p_.partition.sections[parameter.section];
     if (p_.partition.shard_of(section, owner).elements == 0) continue;
     hash.add(owner, [&](kernels::Hash128& own) {
       store(

@@ -113,7 +113,7 @@ TEST(CollectiveThreads, WakesTheWaitingWhenOneLeaves) {
   EXPECT_TRUE(has(text, "rank 1 has left and will not come to exchange 'step 4'")) << text;
 }
 
-TEST(CollectiveThreads, RefusesABufferThatDoesNotDivide) {
+TEST(CollectiveThreads, RefusesAnotherNumberOfPiecesThanRanks) {
   auto ranks = threads_world(2, HostFlavour::kPrompt, kLong);
   char bytes[3] = {};
   try {

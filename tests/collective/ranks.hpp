@@ -18,7 +18,6 @@ struct Rank {
   std::shared_ptr<Collective> collective;
 };
 
-// Runs `body(rank number, rank)` on a thread per rank and joins them.
 // `size_bytes` of memory as one equal piece for each rank.
 inline std::vector<DeviceSpan> equal_pieces(void* memory, std::size_t size_bytes,
                                             std::uint32_t world) {
@@ -30,6 +29,7 @@ inline std::vector<DeviceSpan> equal_pieces(void* memory, std::size_t size_bytes
   return pieces;
 }
 
+// Runs `body(rank number, rank)` on a thread per rank and joins them.
 inline void on_every_rank(std::vector<Rank>& ranks,
                           const std::function<void(std::uint32_t, Rank&)>& body) {
   std::vector<std::thread> threads;

@@ -133,11 +133,15 @@ inline void exchanges_pieces_of_any_size(Transport& transport) {
 
 inline void gathers_in_place(Transport& transport) {
   const std::uint32_t world = transport.world_size();
-  for (const std::size_t unit : {1u, 1000u, 3'000'001u, 7u, 500'000u}) {
+  struct Sizes {
+    std::size_t unit;
+    bool equal;  // else some are larger, and some empty
+  };
+  for (const auto [unit, equal] : {Sizes{1, true}, Sizes{1000, true}, Sizes{3'000'001, true},
+                                   Sizes{7, false}, Sizes{500'000, false}}) {
     std::vector<std::vector<std::byte>> whole(world);
-    // Equal, or of several sizes, and none from some.
-    const auto size_of = [&](std::uint32_t r) {
-      return unit % 2 == 1 && unit != 7 ? unit : unit * (r % 3);
+    const auto size_of = [unit = unit, equal = equal](std::uint32_t r) {
+      return equal ? unit : unit * (r % 3);
     };
     std::vector<Transport::Piece> pieces;
     for (std::uint32_t r = 0; r < world; ++r) {

@@ -123,7 +123,7 @@ std::uint64_t middle_budget(const WorldModel& model, Settings settings,
   const PlanReport plan = plan_of(model, settings, options);
   const auto least = on_all_ranks(options, static_cast<double>(plan.smallest_host_bytes));
   settings.host_budget_bytes = static_cast<std::uint64_t>(*std::ranges::max_element(least));
-  for (;; settings.host_budget_bytes += std::uint64_t{1} << 16) {
+  for (;; settings.host_budget_bytes += std::uint64_t{1} << 19) {
     const double share = plan_of(model, settings, options).resident_share_of_state;
     if (on_all_ranks(options, share)[0] > 0) return settings.host_budget_bytes;
   }

@@ -160,8 +160,9 @@ class Cases:
         return OURS.get(case) or THEIRS[case]
 
 
-def spread(values):
-    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+def spread(values, digits=2):
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def print_report(cases, rows, rounds):

@@ -19,17 +19,16 @@ import json
 import os
 import pathlib
 import re
-import signal
 import socket
 import statistics
 import subprocess
 import sys
 import time
 
+from against_deepspeed import end, spread
 from measured import ROOT
 
 SHAPE = ["--layers", "16", "--hidden", "512", "--heads", "8", "--seq", "128"]
-PARAMETERS = 50_819_072
 CASES = {"ours": "train_gpt", "each": "train_gpt, nothing ahead", "fsdp2": "FSDP2",
          "zero3": "DeepSpeed ZeRO-3"}
 WARM_UP = 3  # steps
@@ -92,17 +91,15 @@ def run(case, asked):
     finally:
         for rank in ranks:
             if rank.poll() is None:
-                os.killpg(rank.pid, signal.SIGKILL)
+                end(rank)
     if any(codes) or len(at) != WARM_UP + asked.steps:
         sys.exit(f"{' '.join(words)} ended with {codes}:\n{''.join(lines)[-3000:]}")
+    # "parameters      50766848", or of a JSON object.
+    parameters = int(re.search(r'^parameters +(\d+)|"parameters": (\d+)', "".join(lines),
+                               re.M).expand(r"\1\2"))
     at = at[WARM_UP - 1:]
     return {"step": statistics.median(b[0] - a[0] for a, b in zip(at, at[1:])),
-            "wire": (at[-1][1] - at[0][1]) / asked.steps / PARAMETERS}
-
-
-def spread(values, digits=3):
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+            "wire": (at[-1][1] - at[0][1]) / asked.steps / parameters}
 
 
 def read_options():
@@ -140,13 +137,13 @@ def main():
             print(f"round {number + 1}  {CASES[case]:26} {rows[case][-1]['step']:.3f} s a step",
                   file=sys.stderr, flush=True)
     for case, runs in rows.items():
-        print(f"{CASES[case]:26} {spread([one['step'] for one in runs])} s, wire "
-              f"{spread([one['wire'] for one in runs], 2)} bytes per parameter")
+        print(f"{CASES[case]:26} {spread([one['step'] for one in runs], 3)} s, wire "
+              f"{spread([one['wire'] for one in runs])} bytes per parameter")
     for case in asked.cases:
         if case == "ours" or "ours" not in rows:
             continue
         ratios = [ours["step"] / theirs["step"] for ours, theirs in zip(rows["ours"], rows[case])]
-        print(f"train_gpt / {CASES[case]}, step: {spread(ratios)}")
+        print(f"train_gpt / {CASES[case]}, step: {spread(ratios, 3)}")
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2))
 

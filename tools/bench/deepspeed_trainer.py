@@ -153,7 +153,22 @@ class InMemory:
             weight.copy_(master)
 
 
-class WithHeadrace:
+class TorchLoop:
+    """torch's own loop, with the model and the optimizer of a subclass."""
+
+    def forward(self, x, y):
+        return self.model(x, y)
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class WithHeadrace(TorchLoop):
     """torch's model and loop, with the optimizer of headrace."""
 
     def __init__(self, asked):
@@ -166,15 +181,6 @@ class WithHeadrace:
             _, self.optimizer = headrace.offload(self.model, **options)
         else:
             self.optimizer = headrace.torch.AdamW(self.model.parameters(), **options)
-        self.forward = self.model
-
-    def backward(self, loss):
-        loss.backward()
-
-    def step(self):
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
 
 def join_ranks():
@@ -187,7 +193,7 @@ def join_ranks():
                           MASTER_PORT=str(free.getsockname()[1]))
 
 
-class UnderFsdp2:
+class UnderFsdp2(TorchLoop):
     """The parameters' shards are the f32 masters; bf16 is gathered and reduced."""
 
     def __init__(self, asked):
@@ -204,15 +210,6 @@ class UnderFsdp2:
         fully_shard(self.model, mesh=mesh, mp_policy=policy)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.01,
                                            fused=True)
-        self.forward = self.model
-
-    def backward(self, loss):
-        loss.backward()
-
-    def step(self):
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
 
 def deepspeed_settings(asked):
