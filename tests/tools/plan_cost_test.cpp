@@ -85,6 +85,14 @@ TEST(Cost, IsComputeGradientsAndUpdateWhereAllIsInMemory) {
   EXPECT_EQ(p.free_tokens, 0);
   EXPECT_EQ(p.nvme_read_bytes + p.nvme_written_bytes + p.network_bytes, 0);
 }
+TEST(Cost, TakesBackwardAtARateOfItsOwn) {
+  Case c(model_of({2, 3}));
+  const Prediction at_one = c.run();
+  c.rates.backward_flops = c.rates.flops / 2;
+  const Prediction p = c.run();
+  EXPECT_DOUBLE_EQ(p.forward.seconds, at_one.forward.seconds);
+  EXPECT_DOUBLE_EQ(p.backward.seconds, at_one.backward.seconds + 4e-3);
+}
 
 TEST(Cost, OneUpdateSlotReadsUpdatesAndWritesInTurn) {
   Case c(model_of({4}));

@@ -25,7 +25,7 @@ SHAPE = {"layers": 16, "hidden": 512, "heads": 8}
 
 def ceilings(tools):
     rates = tools.rates()
-    return {**rates, "flops": tools.flops(SHAPE, 1, rates)}
+    return {**rates, **tools.flops(SHAPE, 1, rates)}
 
 
 def measure(tools, asked):

@@ -30,7 +30,7 @@ def batch_above_free(tools, margin, rates):
     batch, free = 1, 0
     for _ in range(2):
         flops = tools.flops(SHAPE, batch, rates)
-        plan = tools.plan(SHAPE, batch, SETTINGS, {**rates, "flops": flops})
+        plan = tools.plan(SHAPE, batch, SETTINGS, {**rates, **flops})
         free = plan["prediction_of_one_rank"]["free_tokens_per_micro_batch"]
         batch = max(1, math.ceil(margin * free / tools.sequence))
     return batch, free

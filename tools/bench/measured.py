@@ -93,19 +93,21 @@ class Tools:
         return {**self.drive_rates(), **self.update_rates()}
 
     def flops(self, shape, batch, rates):
-        """Of the trainer: from a run in memory. A plan says how much arithmetic that is, and what
-        passes over gradients take beside it, which is the same at any rate."""
+        """Of the trainer, forward and backward: from a run in memory. A plan says how much
+        arithmetic each is, and what passes over gradients take beside it, at any rate."""
         run = self.train(shape, batch, [], self.steps)
-        seconds = median(run, "forward_s") + median(run, "backward_s")
 
-        def computing(rate):
+        def computing(phase, rate):
             plan = self.plan(shape, batch, ["headrace.host_budget_bytes=0"],
-                             {**rates, "flops": rate})["prediction_of_one_rank"]
-            return sum(plan[phase]["busy_seconds"]["compute"] for phase in ("forward", "backward"))
+                             {**rates, "flops": rate, "backward_flops": rate})
+            return plan["prediction_of_one_rank"][phase]["busy_seconds"]["compute"]
 
-        at_one, at_two = computing(1e12), computing(2e12)
-        flop = (at_one - at_two) * 2e12
-        return flop / (seconds - (at_one - flop / 1e12))
+        def reached(phase):
+            at_one, at_two = computing(phase, 1e12), computing(phase, 2e12)
+            flop = (at_one - at_two) * 2e12
+            return flop / (median(run, f"{phase}_s") - (at_one - flop / 1e12))
+
+        return {"flops": reached("forward"), "backward_flops": reached("backward")}
 
 
 def median(run, key):

@@ -54,9 +54,9 @@ def main():
                 rough = {**before, **update, "flops": 1e11}
                 chosen = budget_of(tools, shape, batch, settings, share, rough)
                 # Its own arithmetic closest to the run, which it moves with most.
-                first = {"flops": tools.flops(shape, batch, rough)}
+                first = tools.flops(shape, batch, rough)
                 run = tools.train(shape, batch, chosen, asked.steps)
-                last = {"flops": tools.flops(shape, batch, rough)}
+                last = tools.flops(shape, batch, rough)
                 after = tools.drive_rates()
                 kept = max(differ(before, after), differ(first, last)) <= 0.10
                 rates = {**mean(before, after), **update, **mean(first, last)}

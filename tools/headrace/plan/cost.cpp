@@ -119,8 +119,9 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
   const GroupWork& work = work_.groups[group];
   cost.in_place = plan_.group_in_place[group];
   cost.forward = seconds_for(work.forward_flops, rates_.flops);
-  cost.backward =
-      seconds_for(work.backward_flops, rates_.flops) + (work_.checkpointing ? cost.forward : 0);
+  cost.backward = seconds_for(work.backward_flops,
+                              rates_.backward_flops > 0 ? rates_.backward_flops : rates_.flops) +
+                  (work_.checkpointing ? cost.forward : 0);
   const bool shares = work_.device_shares_host_memory;
   for (const std::uint32_t s : part_.group_sections[group]) {
     const partition::Section& section = part_.sections[s];

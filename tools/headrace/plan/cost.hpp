@@ -31,6 +31,7 @@ struct Rates {
   double update_checked = 0;  // ... of tiles whose checksums are verified and computed; 0: `update`
   double verify = 0;          // bytes of gathered weights compared with their checksums
   double flops = 0;           // of the trainer, as it reaches them
+  double backward_flops = 0;  // ... in backward; 0: `flops`
   double link = 0;            // host to device, each way; 0 where the device shares host memory
   double network = 0;         // into this rank from other machines
   double peers = 0;           // into this rank from the others of its machine

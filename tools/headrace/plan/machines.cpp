@@ -116,6 +116,8 @@ const std::vector<FigureName>& figure_names() {
       {"verify", "bytes/s", "checksums of gathered weights, all CPUs", &Machine::verify, 1e6, 1e15},
       {"flops", "flop/s", "one GPU, or all CPUs, as training reaches them", &Machine::flops, 1e6,
        1e21},
+      {"backward_flops", "flop/s", "the same in backward, where it differs",
+       &Machine::backward_flops, 1e6, 1e21},
       {"link", "bytes/s", "host to each GPU, each way", &Machine::link, 1e6, 1e15},
       {"network", "bytes/s", "into a node", &Machine::network, 1e6, 1e15},
       {"peers", "bytes/s", "into each rank, from the others of its node", &Machine::peers, 1e6,
@@ -152,10 +154,11 @@ void assume_the_rest(Machine& m) {
   assume(m.memory, std::min(10 * kGB * cpus, 200 * kGB), "10 GB/s a CPU, 200 at most");
   // 26 bytes an element: docs/optimizers.md.
   assume(m.update, std::min(m.memory.value / 26, 1.5e9 * cpus), "AdamW by memory, 26 B an element");
-  assume(m.update_checked, m.update.value / 1.6, "checksums take 0.6 of an update more");
+  assume(m.update_checked, m.update.value / 1.9, "checksums take 0.9 of an update more");
   assume(m.verify, std::min(m.memory.value, 10 * kGB * cpus), "10 GB/s a CPU, memory at most");
   assume(m.flops, m.gpus > 0 ? 100 * kTera : 30e9 * cpus,
          m.gpus > 0 ? "100 Tflop/s a GPU" : "30 Gflop/s a CPU");
+  assume(m.backward_flops, m.flops.value, "as flops");
   if (m.gpus > 0) assume(m.link, 12 * kGB, "PCIe Gen3 x16");
   assume(m.network, 1.25 * kGB, "10 Gb/s");
   assume(m.peers, m.gpus > 0 ? m.link.value : m.memory.value / 4,

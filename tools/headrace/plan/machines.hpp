@@ -32,6 +32,7 @@ struct Machine {
   Figure update = {}, update_checked = {};  // elements/s of the update, all CPUs
   Figure verify = {};                       // bytes/s of checksums, all CPUs
   Figure flops = {};                        // of one GPU, or of all CPUs, as training reaches them
+  Figure backward_flops = {};               // the same in backward alone
   Figure link = {};                         // of each GPU, each way
   Figure network = {};                      // into the node
   Figure peers = {};                        // into each rank, from the others of its node

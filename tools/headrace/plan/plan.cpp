@@ -140,7 +140,9 @@ Machine machine_for(const Options& o) {
                     std::to_string(machine.gpus) +
                     "; nothing was planned. Give fewer, or another --machine.");
   }
-  if (o.gpus == 0 && machine.gpus > 0) machine.flops = machine.link = {};  // these were a GPU's
+  if (o.gpus == 0 && machine.gpus > 0) {
+    machine.flops = machine.backward_flops = machine.link = {};  // these were a GPU's
+  }
   if (!all) machine.gpus = o.gpus;
   for (const auto& [name, value] : o.figures) *figure_of(machine, name) = {value, "given"};
   assume_the_rest(machine);

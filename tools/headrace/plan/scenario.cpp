@@ -121,6 +121,7 @@ Rates rates_of(const Scenario& s) {
           .update_checked = m.update_checked.value / ranks,
           .verify = m.verify.value / ranks,
           .flops = m.flops.value,
+          .backward_flops = m.backward_flops.value,
           .link = s.on_cpu() ? 0 : m.link.value,
           .network = m.network.value / ranks,
           .peers = m.peers.value,
