@@ -21,7 +21,9 @@
 //          hashes are collective: every rank makes the same calls in the same order.
 //          add_gradient() is not collective: a rank without a gradient for a parameter adds nothing
 //          to that parameter's sum. But add_gradient() may wait for the other ranks' next
-//          collective call. During that time, no rank may wait for another by any other means. An
+//          collective call. So may load(), load_checkpoint() and sleep() in the middle of a step
+//          or an evaluation; every rank makes these calls too. During that time, no rank may wait
+//          for another by any other means. An
 //          engine takes collective calls one at a time, so a trainer with several threads must put
 //          its gathers in order. Gradients of one group may arrive in any order. A rank that has
 //          fewer micro-batches than the others makes the same gathers as they do, without adding
@@ -261,8 +263,8 @@ class Engine {
   // Cost:    only an atomic count if there is one rank, the weights are resident, and the device
   //          shares that memory. Otherwise the call switches to a thread of the engine and back,
   //          and the shard is swapped in and copied if it has no slot yet. Several ranks meet in
-  //          every gather. Unless all of them still have the group joined, one all-gather runs per
-  //          section.
+  //          every gather that they have not joined ahead (docs/ranks.md). Unless all of them still
+  //          have the group joined, one all-gather runs per section.
   // Order:   collective: every rank gathers the same groups in the same order.
   // Throws   kNotFound. kWrongState before load. kOutOfBudget when all gather slots are leased; the
   //          error names the holders. kIo, kCorrupt: nothing has changed, and retrying is safe.
@@ -374,7 +376,9 @@ class Engine {
   // Completes work in progress, then ends threads and frees files and memory. Deferred updates that
   // have not begun are dropped. If an update has failed and no call has thrown its error, close()
   // logs that error. Throws kWrongState while a Gathered is open, naming its group. A second call
-  // does nothing.
+  // does nothing. With several ranks, in the middle of a step or an evaluation, close() waits until
+  // the others make their next call or close too, but at most 3 s, and after interrupt() not at
+  // all. Then it ends the collective: calls of the others that need this rank throw kPeerLost.
   void close();
 
  private:

@@ -118,6 +118,8 @@ struct PlanReport {
   std::uint64_t host_bytes = 0;  // sum of "host" and, where memory is shared, "device"
   std::uint64_t device_bytes = 0;
   std::uint64_t nvme_bytes = 0;
+  // Host memory that is taken beside host_bytes while save_checkpoint() or load_checkpoint() runs.
+  std::uint64_t save_bytes = 0, load_bytes = 0;
   // "host (yours)": gradients the trainer holds before the engine takes them.
   std::uint64_t trainer_bytes = 0;
   std::uint64_t host_budget_bytes = 0;    // 0: none given

@@ -6,10 +6,16 @@
 #include <utility>
 
 #include "async/thread.hpp"
+#include "base/units.hpp"
+#include "residency/plan.hpp"
 
 namespace headrace::checkpoint {
 namespace {
-constexpr std::size_t kReaders = 2;
+// Each waits for the drive, and then computes checksums: with two, a drive waits for them.
+constexpr std::size_t kReaders = 4;
+constexpr std::size_t kArenaBytes =
+    ReadAhead::kLanes * ReadAhead::kChunks * ReadAhead::kMemoryBytes;
+static_assert(base::align_up(kArenaBytes, base::kHugePage) == residency::kLoadBufferBytes);
 }  // namespace
 
 ReadAhead::~ReadAhead() {
@@ -22,7 +28,7 @@ ReadAhead::~ReadAhead() {
 }
 
 void ReadAhead::start() {
-  memory_ = std::make_unique<pinned::Arena>(kLanes * kChunks * kMemoryBytes, 1);
+  memory_ = std::make_unique<pinned::Arena>(kArenaBytes, 1);
   std::uint64_t at = 0;
   for (Lane& lane : lanes_) {
     for (Chunk& chunk : lane) {

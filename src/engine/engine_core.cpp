@@ -229,8 +229,8 @@ void EngineCore::close() {
   bool stalled = false;
   std::exception_ptr not_committed;
   if (running_) {
+    running_->end_order(/*at_once=*/failure_.ended());
     if (running_->epochs && !asleep_) {
-      running_->leases->refuse_any("close");
       running_->background.finish();
       try {
         running_->epochs->commit_at_close();

@@ -198,6 +198,9 @@ void Leases::refuse(GroupId leased, const char* call) const {
 }
 void Leases::refuse_any(const char* call) const {
   end_gathers();
+  refuse_open(call);
+}
+void Leases::refuse_open(const char* call) const {
   if (const auto leased = leased_group()) refuse(*leased, call);
 }
 void Leases::refuse_any_in_slot(const char* call) const {

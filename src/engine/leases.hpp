@@ -49,6 +49,7 @@ class Leases final : public ranks::JoinSlots {
   // slots, which a step or load would make stale. Leased resident bytes change in place. With
   // several ranks, what was joined ahead is given back first.
   void refuse_any(const char* call) const;
+  void refuse_open(const char* call) const;  // leaves what the ranks joined ahead as it is
   void refuse_any_in_slot(const char* call) const;
   void refuse_in_slot(GroupId group, const char* call) const;
 

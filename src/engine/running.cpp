@@ -46,9 +46,18 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
   counts.weight_changes.resize(registry.groups().size());
 }
 
+void Running::end_order(bool at_once) {
+  leases->refuse_open("close");
+  ranks::SequenceRunner* const runner = gradients->runner();
+  if (runner == nullptr) return;
+  if (at_once) {
+    runner->stop(std::chrono::milliseconds(0));
+  } else {
+    runner->stop();
+  }
+}
+
 void Running::drain() {
-  leases->refuse_any("close");
-  if (ranks::SequenceRunner* const runner = gradients->runner()) runner->stop();
   background.finish();
   calls->run([&]() -> async::Task<> {
     co_await values->let_go();

@@ -27,7 +27,10 @@ namespace headrace::engine {
 struct Running {
   Running(const Inputs& inputs, const partition::Registry& registry, partition::Partition cut,
           residency::Plan planned);
-  // Returns when no buffer, queue or thread is in use. Throws kWrongState while a group is leased.
+  // Ends what several ranks do ahead of the trainer. Throws kWrongState while a group is leased.
+  //   at_once  without waiting for the other ranks
+  void end_order(bool at_once);
+  // After end_order(): returns when no buffer, queue or thread is in use.
   void drain();
   // `asleep`: its memory was given back.
   void add_stats(Stats& stats, bool asleep) const;

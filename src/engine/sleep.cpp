@@ -19,17 +19,18 @@ constexpr std::uint64_t kPieceBytes = 4 * base::kMiB;
 constexpr std::size_t kPiecesAtOnce = 8;
 const std::string kWhat = "what lives in memory";
 
-constexpr std::uint64_t kWindowBytes = 128 * base::kMiB, kUnitBytes = 16 * base::kMiB;
+constexpr std::uint64_t kWindowBytes = 32 * base::kMiB;
 
 struct Window {
   pinned::Arena& arena;
+  std::uint64_t unit_bytes = 0;
   std::uint64_t begin = 0, end = 0;
   std::atomic<int> error{0};
 
   static void populate(void* context, std::uint64_t unit) noexcept {
     Window& window = *static_cast<Window*>(context);
-    const std::uint64_t at = window.begin + unit * kUnitBytes;
-    const int error = window.arena.populate(at, std::min(kUnitBytes, window.end - at));
+    const std::uint64_t at = window.begin + unit * window.unit_bytes;
+    const int error = window.arena.populate(at, std::min(window.unit_bytes, window.end - at));
     if (error != 0) window.error = error;
   }
 };
@@ -139,14 +140,17 @@ void Sleep::require_memory() const {
                                       "; it still sleeps. Free memory, and call wake() again.");
 }
 
-// While the drives read into one window, the workers give the next one its pages.
+// While the drives read into one window, workers give the next one its pages: half of them, since
+// the drives' threads would wait for a core while all are in the kernel.
 async::Task<> Sleep::fill() {
+  const std::uint64_t threads = std::max(1u, r_.workers->threads() / 2);
+  const std::uint64_t unit = base::align_up(base::ceil_div(kWindowBytes, threads), base::kHugePage);
   async::TaskGroup reads;
   std::size_t next = 0;
   int error = 0;
   for (std::uint64_t at = 0; at < r_.arena->size_bytes() && error == 0; at += kWindowBytes) {
-    Window window{*r_.arena, at, std::min(at + kWindowBytes, r_.arena->size_bytes())};
-    co_await r_.workers->for_units(base::ceil_div(window.end - at, kUnitBytes), &Window::populate,
+    Window window{*r_.arena, unit, at, std::min(at + kWindowBytes, r_.arena->size_bytes())};
+    co_await r_.workers->for_units(base::ceil_div(window.end - at, unit), &Window::populate,
                                    &window);
     error = window.error;
     const std::byte* const end = r_.arena->bytes().data() + window.end;

@@ -29,13 +29,17 @@ SequenceRunner::~SequenceRunner() {
   p_.device.destroy_stream(stream_);
 }
 
-void SequenceRunner::stop() noexcept {
-  {
-    const Lock lock(mutex_);
+void SequenceRunner::stop(std::chrono::milliseconds patience) noexcept {
+  if (thread_.joinable()) {
+    Lock lock(mutex_);
     stop_ = leaving_ = true;
     changed_.notify_all();
+    const bool in_time = changed_.wait_for(lock, patience, [this] { return thread_ended_; });
+    lock.unlock();
+    if (!in_time)
+      p_.ranks.collective().abort("it closed its engine in the middle of a step or an evaluation");
+    thread_.join();
   }
-  if (thread_.joinable()) thread_.join();
   if (slots_ != nullptr) give_back_unused();
 }
 
@@ -98,8 +102,16 @@ void SequenceRunner::leave(Lock& lock, WaitedFor& what) {
   if (state_ == State::kEnded && !sequence_.whole()) state_ = State::kLeft;
 }
 
+bool SequenceRunner::was_joined(GroupId group) const {
+  return slots_of_.size() > position_ && sequence_.gathers()[position_] == group;
+}
+
 std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
   Lock lock(mutex_);
+  if (state_ == State::kFailed && was_joined(group)) {  // what failed came behind it
+    enter(position_ + 1);
+    return pass_gather(group);
+  }
   throw_if_failed();
   if (state_ == State::kIdle && position_ == 0 && begins_with(group) && !p_.bucket.is_open())
     begin(0);
@@ -248,7 +260,10 @@ void SequenceRunner::run() noexcept {
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || state_ == State::kFollowing; });
     if (state_ == State::kFollowing) follow(lock);
-    if (stop_) return;
+    if (!stop_) continue;
+    thread_ended_ = true;
+    changed_.notify_all();
+    return;
   }
 }
 

@@ -25,6 +25,7 @@
 // all gather slots gets the same error from its own call as without a sequence.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -107,8 +108,11 @@ class SequenceRunner {
 
   // Any thread: a lease has ended.
   void note_release() noexcept;
-  // Ends the thread. A collective call while it follows an order. May be repeated.
-  void stop() noexcept;
+  // Ends the thread. While it follows an order, it first tells the others, at their next call or
+  // close, so that the collective can be used again. If they have not come within `patience`, ends
+  // the collective instead. May be repeated.
+  void stop(std::chrono::milliseconds patience = kPatience) noexcept;
+  static constexpr std::chrono::milliseconds kPatience{3000};
 
   void add_stats(Stats& stats) const noexcept;  // any thread
 
@@ -117,6 +121,7 @@ class SequenceRunner {
   enum class State { kIdle, kFollowing, kEnded, kLeft, kFailed };
 
   // ---- the trainer's ----
+  bool was_joined(GroupId group) const;
   bool runs() const noexcept { return state_ == State::kFollowing || state_ == State::kEnded; }
   bool begins_with(GroupId group) const noexcept;
   void begin(std::uint32_t joined);
@@ -150,7 +155,7 @@ class SequenceRunner {
   std::atomic<State> state_{State::kIdle};
   std::atomic<std::uint32_t> position_{0};  // gathers of the trainer in this step
   bool in_step_ = false;                    // no gather follows
-  bool leaving_ = false, stop_ = false;
+  bool leaving_ = false, stop_ = false, thread_ended_ = false;
   // What the trainer's thread waits for from this one; there is one such trainer at a time.
   const std::function<bool()>* waits_until_ = nullptr;
   std::uint64_t releases_ = 0;

@@ -313,6 +313,8 @@ void Layout::add_what_is_not_cut() {
 
 void Layout::sum_up() {
   PlanReport& report = plan_.report;
+  report.save_bytes = kSaveBufferBytes;
+  report.load_bytes = kLoadBufferBytes;
   for (const PlanRow& row : report.rows) {
     if (row.tier == "host") report.host_bytes += row.bytes;
     if (row.tier == "device") report.device_bytes += row.bytes;

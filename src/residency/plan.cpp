@@ -90,8 +90,8 @@ class Planner {
     if (widen(limit != 0 ? limit : ceiling) && limit != 0) fill(limit);
     Plan plan = plan_of(choice_);
     if (ceiling != 0 && plan.report.host_bytes > ceiling) refuse_beyond_machine(in_, plan, limit);
-    if (moves(plan) && plan.report.host_bytes > resident)
-      plan.warning = larger_than_resident(plan, resident, for_all);
+    if (moves(plan) && plan.report.host_bytes > for_all)
+      plan.warning = larger_than_resident(plan, for_all);
     plan.report.host_budget_bytes = limit;
     plan.report.smallest_host_bytes = smallest;
     plan.report.host_left_bytes = ceiling;

@@ -108,10 +108,10 @@ void refuse_beyond_machine(const PlanInputs& in, const Plan& plan, std::uint64_t
           std::to_string(in.machine_left_bytes) + " or less, or to \"auto\"." + table_of(plan));
 }
 
-std::string larger_than_resident(const Plan& plan, std::uint64_t resident, std::uint64_t for_all) {
+std::string larger_than_resident(const Plan& plan, std::uint64_t for_all) {
   return "offloading takes more host memory than it saves: the plan takes " +
          format_bytes_exactly(plan.report.host_bytes) + ", all in memory would take " +
-         format_bytes_exactly(resident) + "; set headrace.host_budget_bytes to " +
+         format_bytes_exactly(for_all) + "; set headrace.host_budget_bytes to " +
          std::to_string(for_all) + " or more, and all stays in memory";
 }
 }  // namespace headrace::residency

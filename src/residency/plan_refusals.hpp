@@ -20,5 +20,5 @@ namespace headrace::residency {
                                         std::uint64_t limit);
 // The warning for a plan that takes more host memory than keeping everything there would, with the
 // budget `for_all` at which it is kept.
-std::string larger_than_resident(const Plan& plan, std::uint64_t resident, std::uint64_t for_all);
+std::string larger_than_resident(const Plan& plan, std::uint64_t for_all);
 }  // namespace headrace::residency

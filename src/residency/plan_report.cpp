@@ -38,6 +38,8 @@ std::string PlanReport::to_text() const {
   add("sum", "host", host_bytes);
   if (device_bytes != 0) add("sum", "device", device_bytes);
   if (nvme_bytes != 0) add("sum", "nvme", nvme_bytes);
+  if (save_bytes != 0) add("more, during save_checkpoint()", "host", save_bytes);
+  if (load_bytes != 0) add("more, during load_checkpoint()", "host", load_bytes);
   if (drives.size() > 1) text += drives_text(drives);
   return text;
 }

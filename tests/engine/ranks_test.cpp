@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -709,6 +711,44 @@ TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {
     device->synchronize(first);
     EXPECT_EQ(seen.back(), std::byte{0x3c}) << "seed " << seed;
   }
+}
+
+// Ranks that follow an order, and end in the middle of it: after an evaluation, or where a trainer
+// gave up. Rank 1 closes while rank 0 makes no call.
+void expect_close_without_the_others(bool interrupted) {
+  std::atomic<bool> closed{false};
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+    register_model(rank.engine);
+    rank.engine.freeze();
+    load_all(rank.engine);
+    const std::vector<float> gradient(300, 1);
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+      for (std::uint32_t g = 0; g < kGroups; ++g) (void)rank.engine.gather({g});
+      for (std::uint32_t g = kGroups; g-- > 0;) {
+        (void)rank.engine.gather({g});
+        rank.engine.add_gradient({3 * g + 1}, gradient.data(), DType::kF32);
+      }
+      rank.engine.step({});
+    }
+    EXPECT_GT(rank.engine.stats().steps_followed, 0u);
+    for (std::uint32_t g = 0; g < kGroups; ++g) (void)rank.engine.gather({g});
+    if (rank.number == 1) {
+      if (interrupted) rank.engine.interrupt();
+      rank.engine.close();
+      closed = true;
+    } else {
+      while (!closed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      rank.engine.close();
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+// Else the test takes until the collective's deadline, longer than any test may take.
+TEST(RanksClose, WaitsForTheOthersForAFewSecondsAtMost) {
+  expect_close_without_the_others(/*interrupted=*/false);
+}
+TEST(RanksClose, WaitsForNobodyOnceInterrupted) {
+  expect_close_without_the_others(/*interrupted=*/true);
 }
 
 // ---- what must be equal ----

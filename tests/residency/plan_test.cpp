@@ -123,6 +123,7 @@ TEST(Plan, DealsTilesOverDrivesAgainAndChangesNothingInMemory) {
   EXPECT_EQ(again.report.drives[2].path, "/c");
   EXPECT_EQ(again.report.drives[2].read_bytes_per_second, 2e9);
   EXPECT_NE(again.report.to_text().find("/a: 25."), std::string::npos) << again.report.to_text();
+  EXPECT_NE(again.report.to_text().find("more, during load_checkpoint()"), std::string::npos);
   EXPECT_EQ(again.arena_bytes, even.arena_bytes);
   EXPECT_EQ(again.report.host_bytes, even.report.host_bytes);
   for (const Plan* const plan : std::initializer_list<const Plan*>{&even, &again}) {

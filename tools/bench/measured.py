@@ -14,12 +14,14 @@ STATE = ["zero_optimization.offload_optimizer.device=nvme"]
 
 
 def add_options(options, rounds):
-    options.add_argument("--nvme", required=True, type=pathlib.Path)
-    options.add_argument("--rounds", type=int, default=rounds)
-    options.add_argument("--steps", type=int, default=10)
-    options.add_argument("--seq", type=int, default=128, help="tokens of a sequence")
-    options.add_argument("--build", default=str(ROOT / "build/release"))
-    options.add_argument("--json", type=pathlib.Path)
+    options.add_argument("--nvme", required=True, type=pathlib.Path,
+                         help="folder on the drive to measure")
+    options.add_argument("--rounds", type=int, default=rounds, help=f"rounds ({rounds})")
+    options.add_argument("--steps", type=int, default=10, help="steps of each run (10)")
+    options.add_argument("--seq", type=int, default=128, help="tokens of a sequence (128)")
+    options.add_argument("--build", default=str(ROOT / "build/release"),
+                         help="folder with bin/headrace and bin/train_gpt (build/release)")
+    options.add_argument("--json", type=pathlib.Path, help="file for the results")
 
 
 class Tools:

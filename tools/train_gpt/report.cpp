@@ -146,6 +146,8 @@ Json plan_totals_json(const headrace::PlanReport& plan) {
   return {{"host_bytes", plan.host_bytes},
           {"device_bytes", plan.device_bytes},
           {"nvme_bytes", plan.nvme_bytes},
+          {"save_bytes", plan.save_bytes},
+          {"load_bytes", plan.load_bytes},
           {"trainer_bytes", plan.trainer_bytes},
           {"host_budget_bytes", plan.host_budget_bytes},
           {"smallest_host_bytes", plan.smallest_host_bytes},

@@ -130,6 +130,8 @@ Json plan_json(const PlanResult& r) {
                               {"host_bytes", report.host_bytes},
                               {"device_bytes", report.device_bytes},
                               {"nvme_bytes", report.nvme_bytes},
+                              {"save_bytes", report.save_bytes},
+                              {"load_bytes", report.load_bytes},
                               {"host_budget_bytes", report.host_budget_bytes},
                               {"smallest_host_bytes", report.smallest_host_bytes},
                               {"resident_share_of_parameters", report.resident_share_of_parameters},
