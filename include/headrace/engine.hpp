@@ -347,8 +347,8 @@ class Engine {
   // files and stores stay as they are.
   //   directory  where those files go; empty: the engine's nvme paths
   // Until wake(), every call but wake(), close(), stats() and queries of what was registered throws
-  // kWrongState. The files end with the sleep. A killed process loses what they hold, unless the
-  // engine is durable.
+  // kWrongState. wake() begins to remove the files, which may go on until the next sleep() or
+  // close(). A killed process loses what they hold, unless the engine is durable.
   // Cost:    writes everything that lives in memory once. Completes deferred updates first. If the
   //          engine is durable, commits first what has changed, and that is collective.
   // Order:   no group is gathered, and no gradient has arrived since the last step. The device has

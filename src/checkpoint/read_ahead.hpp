@@ -34,7 +34,7 @@ struct ChunkId {
 class ReadAhead {
  public:
   static constexpr std::size_t kLanes = 4;
-  static constexpr std::size_t kChunks = 3;  // of a lane: one in use, the others ahead
+  static constexpr std::size_t kChunks = 6;  // of a lane: one in use, the others ahead
   // Memory for a chunk and the pages around it.
   static constexpr std::size_t kMemoryBytes = (std::size_t{1} << 20) + 8192;
   // Reads a chunk into memory of kMemoryBytes that is aligned to pages, and returns its bytes.

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "async/thread.hpp"
 #include "base/log.hpp"
 #include "collective/call_rules.hpp"
 #include "collective/collective_self.hpp"
@@ -180,6 +181,7 @@ void EngineCore::sleep(const std::string& directory) {
   }
   running.calls->finish_updates("sleep");
   if (running.epochs) running.epochs->commit_changes();
+  await_removal();
   asleep_ = std::make_unique<engine::Sleep>(inputs_, running, failure_, directory);
 }
 
@@ -187,7 +189,21 @@ void EngineCore::wake() {
   running("wake");
   if (!asleep_) throw Error(Code::kWrongState, "wake: the engine is awake");
   asleep_->wake();
-  asleep_.reset();
+  remove_image();
+}
+
+// A file system may take a tenth of the time of the reads for it.
+void EngineCore::remove_image() {
+  const auto image = std::make_shared<std::unique_ptr<engine::Sleep>>(std::move(asleep_));
+  try {
+    removal_ = async::start_thread("headrace-remove", [image] { image->reset(); });
+  } catch (const Error&) {
+    image->reset();  // no thread left: this one does it
+  }
+}
+
+void EngineCore::await_removal() noexcept {
+  if (removal_.joinable()) removal_.join();
 }
 
 const engine::Running& EngineCore::frozen(const char* call) const {
@@ -243,6 +259,7 @@ void EngineCore::close() {
     stalled = running_->swap && running_->swap->stalled();
     if (stalled) running_->arena->leak();
     asleep_.reset();
+    await_removal();
     running_.reset();
     reclaim_after_dead_ranks();
   }

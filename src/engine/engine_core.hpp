@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "engine/failure.hpp"
 #include "engine/inputs.hpp"
@@ -57,6 +58,8 @@ class EngineCore {
  private:
   enum class Phase { kRegistering, kRunning, kClosed };
   void reclaim_after_dead_ranks() const;
+  void remove_image();
+  void await_removal() noexcept;
 
   engine::Inputs inputs_;
   partition::Registry registry_;
@@ -64,6 +67,7 @@ class EngineCore {
   Phase phase_ = Phase::kRegistering;
   std::unique_ptr<engine::Running> running_;
   std::unique_ptr<engine::Sleep> asleep_;  // null: awake
+  std::thread removal_;                    // of the files of a sleep that has ended
   PlanReport plan_report_;
   Stats last_stats_;  // after close
   int owner_pid_ = 0;

@@ -72,7 +72,7 @@ inline constexpr std::uint64_t kScratchBytes = 256 * base::kKiB;
 // Bytes of a checkpoint on their way to its files.
 inline constexpr std::uint64_t kSaveBufferBytes = 8 * base::kMiB;
 // Of a checkpoint that is read, on their way to the tiles.
-inline constexpr std::uint64_t kLoadBufferBytes = 14 * base::kMiB;
+inline constexpr std::uint64_t kLoadBufferBytes = 26 * base::kMiB;
 
 // Byte offsets of one tile's state streams.
 struct RecordLayout {

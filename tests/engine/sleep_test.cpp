@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -213,6 +214,9 @@ TEST(Sleep, GivesItsMemoryBackAndTakesItAgain) {
     EXPECT_LT(platform::resident_bytes(), awake + kTables) << "cycle " << cycle;
   }
   EXPECT_EQ(engine.hash_parameters() + engine.hash_optimizer_state(), hash);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (descriptors() != open && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(descriptors(), open);
   EXPECT_TRUE(files_in(directory.string()).empty());
 }
