@@ -21,14 +21,13 @@
 //          hashes are collective: every rank makes the same calls in the same order.
 //          add_gradient() is not collective: a rank without a gradient for a parameter adds nothing
 //          to that parameter's sum. But add_gradient() may wait for the other ranks' next
-//          collective call. So may load(), load_checkpoint() and sleep() in the middle of a step
-//          or an evaluation; every rank makes these calls too. During that time, no rank may wait
-//          for another by any other means. An
-//          engine takes collective calls one at a time, so a trainer with several threads must put
-//          its gathers in order. Gradients of one group may arrive in any order. A rank that has
-//          fewer micro-batches than the others makes the same gathers as they do, without adding
-//          gradients. docs/ranks.md lists what else is needed so that the results equal, to the
-//          last bit, those of one rank that accumulates gradients.
+//          collective call. So may load(), load_checkpoint() and sleep() in the middle of a step or
+//          an evaluation; every rank makes these calls too. During that time, no rank may wait for
+//          another by any other means. An engine takes collective calls one at a time, so a trainer
+//          with several threads must put its gathers in order. Gradients of one group may arrive in
+//          any order. A rank that has fewer micro-batches than the others makes the same gathers as
+//          they do, without adding gradients. docs/ranks.md lists what else is needed so that the
+//          results equal, to the last bit, those of one rank that accumulates gradients.
 // Errors:  headrace::Error. If a step fails before a pass over any tile has begun, nothing was
 //          updated, and the step may be repeated. The engine detects a failed read or a damaged
 //          record header before the pass over the tile in question. But it still waits for the

@@ -48,13 +48,8 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
 
 void Running::end_order(bool at_once) {
   leases->refuse_open("close");
-  ranks::SequenceRunner* const runner = gradients->runner();
-  if (runner == nullptr) return;
-  if (at_once) {
-    runner->stop(std::chrono::milliseconds(0));
-  } else {
-    runner->stop();
-  }
+  if (ranks::SequenceRunner* const runner = gradients->runner())
+    runner->stop(at_once ? std::chrono::milliseconds(0) : ranks::SequenceRunner::kPatience);
 }
 
 void Running::drain() {

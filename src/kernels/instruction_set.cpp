@@ -115,9 +115,5 @@ Simd usable_instruction_set() noexcept {
 
 const Kernels& kernels_of(Simd set) noexcept { return row_of(set)->kernels(); }
 
-const HashKernels& hash_kernels_of(Simd set) noexcept {
-  const Row* row = row_of(set);
-  while (row->kernels().hash == nullptr) ++row;
-  return *row->kernels().hash;
-}
+const HashKernels& hash_kernels_of(Simd set) noexcept { return *kernels_of(set).hash; }
 }  // namespace headrace::kernels

@@ -25,7 +25,7 @@ using AccumulateFunction = void (*)(const Accumulation& work) noexcept;
 struct Kernels {
   UpdateFunction update;          // gives the bits of update_reference()
   AccumulateFunction accumulate;  // gradient_pass.hpp
-  const HashKernels* hash;        // null: the next narrower set's are as fast
+  const HashKernels* hash;
 };
 
 // The definition of the result, one element at a time: the same on every CPU, and slow.

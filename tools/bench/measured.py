@@ -99,13 +99,15 @@ class Tools:
         arithmetic each is, and what passes over gradients take beside it, at any rate."""
         run = self.train(shape, batch, [], self.steps)
 
-        def computing(phase, rate):
+        def computing(rate):
             plan = self.plan(shape, batch, ["headrace.host_budget_bytes=0"],
                              {**rates, "flops": rate, "backward_flops": rate})
-            return plan["prediction_of_one_rank"][phase]["busy_seconds"]["compute"]
+            return plan["prediction_of_one_rank"]
+
+        plans = computing(1e12), computing(2e12)
 
         def reached(phase):
-            at_one, at_two = computing(phase, 1e12), computing(phase, 2e12)
+            at_one, at_two = (plan[phase]["busy_seconds"]["compute"] for plan in plans)
             flop = (at_one - at_two) * 2e12
             return flop / (median(run, f"{phase}_s") - (at_one - flop / 1e12))
 
