@@ -48,8 +48,10 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
 
 void Running::end_order(bool at_once) {
   leases->refuse_open("close");
-  if (ranks::SequenceRunner* const runner = gradients->runner())
-    runner->stop(at_once ? std::chrono::milliseconds(0) : ranks::SequenceRunner::kPatience);
+  ranks::SequenceRunner* const runner = gradients->runner();
+  if (runner == nullptr) return;
+  if (at_once) return runner->stop(std::chrono::milliseconds(0), "interrupted");
+  runner->stop();
 }
 
 void Running::drain() {

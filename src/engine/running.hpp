@@ -28,7 +28,8 @@ struct Running {
   Running(const Inputs& inputs, const partition::Registry& registry, partition::Partition cut,
           residency::Plan planned);
   // Ends what several ranks do ahead of the trainer. Throws kWrongState while a group is leased.
-  //   at_once  without waiting for the other ranks
+  //   at_once  without waiting for the other ranks. After a failure they know the cause; else the
+  //            engine was interrupted, and they learn that.
   void end_order(bool at_once);
   // After end_order(): returns when no buffer, queue or thread is in use.
   void drain();

@@ -74,7 +74,7 @@ std::string RankCalls::text_of(const Said& said) const {
     case RankCall::Kind::kReduce:
       return "a reduction" + of_group();
     case RankCall::Kind::kLeave:
-      return "another call than in the step before";
+      return "the next call";
     case RankCall::Kind::kExchange:
       return "exchange";
     case RankCall::Kind::kStep:

@@ -29,15 +29,14 @@ SequenceRunner::~SequenceRunner() {
   p_.device.destroy_stream(stream_);
 }
 
-void SequenceRunner::stop(std::chrono::milliseconds patience) noexcept {
+void SequenceRunner::stop(std::chrono::milliseconds patience, std::string_view why) noexcept {
   if (thread_.joinable()) {
     Lock lock(mutex_);
     stop_ = leaving_ = true;
     changed_.notify_all();
     const bool in_time = changed_.wait_for(lock, patience, [this] { return thread_ended_; });
     lock.unlock();
-    if (!in_time)
-      p_.ranks.collective().abort("it closed its engine in the middle of a step or an evaluation");
+    if (!in_time) p_.ranks.collective().abort(why);
     thread_.join();
   }
   if (slots_ != nullptr) give_back_unused();

@@ -32,6 +32,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -110,9 +111,12 @@ class SequenceRunner {
   void note_release() noexcept;
   // Ends the thread. While it follows an order, it first tells the others, at their next call or
   // close, so that the collective can be used again. If they have not come within `patience`, ends
-  // the collective instead. May be repeated.
-  void stop(std::chrono::milliseconds patience = kPatience) noexcept;
+  // the collective instead, and tells them `why`. May be repeated.
+  void stop(std::chrono::milliseconds patience = kPatience,
+            std::string_view why = kClosed) noexcept;
   static constexpr std::chrono::milliseconds kPatience{3000};
+  static constexpr std::string_view kClosed =
+      "it closed its engine in the middle of a step or an evaluation";
 
   void add_stats(Stats& stats) const noexcept;  // any thread
 

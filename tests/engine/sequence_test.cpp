@@ -6,7 +6,7 @@
 // A program is a step of gathers and gradients, and what differs from it in each of its steps: a
 // layer skipped or gathered again, gradients of another micro-batch, of a group more or less, a
 // pass of gathers alone, a hash or an exchange in between, dropped gradients, a refused step. All
-// ranks run it, with gradients of their own, and with some missing. A world of ranks runs eight
+// ranks run it, with gradients of their own, and with some missing. A world of ranks runs 32
 // programs, one after the other. In one world of six, a rank ends at a random call of its last one;
 // then all ranks must end.
 //
@@ -39,7 +39,7 @@ namespace headrace::sequence_test {
 namespace {
 using device::HostFlavour;
 using Random = std::mt19937_64;
-constexpr std::uint32_t kPrograms = 8;  // of a world
+constexpr std::uint32_t kPrograms = 32;  // of a world
 
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* const text = std::getenv(name);
