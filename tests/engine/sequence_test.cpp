@@ -104,7 +104,7 @@ Calls changed(Calls calls, const World& world, Random& random) {
     return calls.begin() + static_cast<std::ptrdiff_t>(random() % calls.size());
   };
   const auto group = [&] { return static_cast<std::uint32_t>(random() % world.groups); };
-  switch (random() % 8) {
+  switch (random() % 9) {
     case 0: {
       const auto at = somewhere();
       if (at->kind < Call::Kind::kDiscard && calls.size() > 2) calls.erase(at);
@@ -148,6 +148,9 @@ Calls changed(Calls calls, const World& world, Random& random) {
       calls.insert(calls.begin(), refused.begin(), refused.end());
       break;
     }
+    case 8:  // before the first gather, so that a rank may begin where another still brings it
+      calls.insert(calls.begin(), {Call::Kind::kGradients, group()});
+      break;
   }
   return calls;
 }
