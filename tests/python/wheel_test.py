@@ -137,7 +137,7 @@ class Wheel(unittest.TestCase):
     def test_reaches_deepspeed_where_it_is_asked_to(self):
         packages = str(pathlib.Path(TORCH.origin).parents[1]) if TORCH else ""
         code = "import sys, torch; print('headrace.deepspeed' in sys.modules)"
-        for wanted, there in (("0", "False"), ("1", "True")):
+        for wanted, there in (("0", "False"), ("1", "True"), ("engine", "True")):
             output = self.inside("python", "-c", code, PYTHONPATH=packages,
                                  HEADRACE_DEEPSPEED=wanted)
             self.assertEqual(output.strip(), there)

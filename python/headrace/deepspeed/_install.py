@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.util
 import sys
 import types
 from typing import Any, Optional
 
 from .._errors import Unsupported
+from ._on_import import when_imported
 
 _BUILDER = "deepspeed.ops.op_builder.builder"
 _PINNED = "_deepspeed_pin_memory_op_module"  # DeepSpeed's own cache, in sys
@@ -33,26 +32,6 @@ class _Operation(types.ModuleType):
             f"headrace's {self.__name__} has no {key}, which this version of DeepSpeed asks for; "
             "it was tried with 0.19.8. Leave HEADRACE_DEEPSPEED and headrace.deepspeed away for "
             "DeepSpeed's own operations.")
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Fills the table as soon as DeepSpeed has made it."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != _BUILDER:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        own = spec.loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            own(module)
-            _fill(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def _fill(module: types.ModuleType) -> None:
@@ -89,13 +68,8 @@ def _builder() -> Optional[types.ModuleType]:
 
 def install() -> None:
     """May be called again, and before or after `import deepspeed`."""
-    module = _builder()
-    if installed():
-        return
-    if module is not None:
-        _fill(module)
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not installed():
+        when_imported(_BUILDER, _fill)
 
 
 def installed() -> bool:

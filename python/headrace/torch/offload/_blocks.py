@@ -101,6 +101,15 @@ def _automatic(model: torch.nn.Module, blocks: str) -> list[tuple]:
     return sorted(found, key=lambda block: places[block[0]])
 
 
+def automatic_or_leaves(model: torch.nn.Module) -> Blocks:
+    """For a program that cannot say: "auto", or where that finds none, each module that has
+    parameters and no such module in it."""
+    if _automatic(model, "auto"):
+        return "auto"
+    return [module for module in model.modules()
+            if _elements(module) > 0 and not any(map(_elements, module.children()))]
+
+
 def _repeated(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """The layers: the members of lists that have several of one class. The list with the most
     parameters comes first, since a list within a layer, such as of experts, is of no use then. What

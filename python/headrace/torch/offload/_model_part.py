@@ -24,6 +24,7 @@ class ModelPart(Part):
         self._sets = HyperparameterSets(self.engine, sets, constants)
         self._contents = tuple(contents)  # the engine's names of the moments
         self.is_whole = True  # no load_state_dict() has ended in the middle
+        self.updates = 0  # steps that were not skipped
         self._index = {entry.parameter: entry.set_index for entry in entries}
         self._names = {entry.parameter: offload.slot_of(entry.parameter).full_name
                        for entry in entries}
@@ -50,6 +51,7 @@ class ModelPart(Part):
             skipped = self.engine.step(1.0, gradient_scale=factor).skipped
         gradients.forget()
         if not skipped:
+            self.updates += 1
             self.offload.outdate(due)
         return skipped
 

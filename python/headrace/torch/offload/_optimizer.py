@@ -121,6 +121,35 @@ class OfModel(Offloaded):
         self._offload.all_loaded()
         self._show_steps(list(self._part_of))
 
+    # ---- for headrace.deepspeed ----
+    def updates(self) -> int:
+        """How many steps have updated weights."""
+        self._register()
+        return self._part.updates
+
+    def model_device(self) -> torch.device:
+        return self._offload.device
+
+    def is_open(self) -> bool:
+        return not self._closed
+
+    def save_model(self, directory: Any, trainer_state: bytes) -> None:
+        """Weights and state, as a checkpoint of the engine."""
+        self._offload.require_none_in_use("save_checkpoint()")
+        self._part.save_checkpoint(directory, trainer_state)
+
+    def load_model(self, directory: Any) -> bytes:
+        """Returns the trainer_state. After an error in the load itself, step() refuses."""
+        self._offload.require_no_gradients("load_checkpoint()")
+        self._snapshots.outdate()
+        with self._offload.unbound(list(self._part_of)):
+            self._part.is_whole = False
+            state = self._part.load_checkpoint(directory)
+        self._offload.all_loaded()
+        self._part.is_whole = True
+        self._show_steps(list(self._part_of))
+        return state
+
     # ---- life ----
     def restore(self) -> None:
         """Moves the values back into torch's memory, and removes every trace of the offload. The

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save_checkpoint() and load_checkpoint(): a folder per step, in the engine's own format.
+
+DIRECTORY/latest names the newest. DIRECTORY/global_step8 is what `headrace checkpoint inspect`
+reads: weights, masters and moments; the loop's own state belongs to it, as bytes that torch.load()
+reads without executing code.
+"""
+from __future__ import annotations
+
+import glob
+import io
+import os
+import pathlib
+import pickle
+import re
+from typing import Any, Optional
+
+import torch
+
+from .. import _c
+from .._errors import ArgumentError, NoSuchFile
+
+_LATEST = "latest"
+
+
+def packed(state: dict) -> bytes:
+    out = io.BytesIO()
+    torch.save(state, out)
+    try:
+        unpacked(out.getvalue())
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"a {found[1]}" if found else "an object"
+        raise ArgumentError(f"client_state, or the schedule, holds {what}, which a load would have "
+                            "to execute code for; nothing was saved. Keep to numbers, texts, "
+                            "tensors, and lists and dicts of them.") from error
+    return out.getvalue()
+
+
+def unpacked(blob: bytes) -> Optional[dict]:
+    """None: the checkpoint was made by another program, such as `headrace checkpoint convert`."""
+    return torch.load(io.BytesIO(blob), weights_only=True) if blob else None
+
+
+def folder_to_save(directory: Any, tag: Any) -> pathlib.Path:
+    os.makedirs(directory, exist_ok=True)
+    return pathlib.Path(directory, str(tag))
+
+
+def note_latest(directory: Any, tag: Any) -> None:
+    """Names the checkpoint once it is whole."""
+    target = pathlib.Path(directory, _LATEST)
+    part = target.with_name(f".{_LATEST}.{os.getpid()}")
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(str(tag))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, target)
+
+
+def folder_to_load(directory: Any, tag: Optional[Any]) -> Optional[pathlib.Path]:
+    """None: there is no checkpoint, and no tag was asked for."""
+    latest = pathlib.Path(directory, _LATEST)
+    if tag is None:
+        if not latest.is_file():
+            return None
+        tag = latest.read_text(encoding="utf-8").strip()
+    folder = pathlib.Path(directory, str(tag))
+    if not folder.is_dir():
+        raise NoSuchFile(f"there is no checkpoint '{tag}' in {directory}; nothing was loaded. "
+                         f"These are there: {_tags_in(directory)}.", _c.HEADRACE_NOT_FOUND, 2)
+    if glob.glob(os.path.join(glob.escape(str(folder)), "*_model_states.pt")):
+        raise ArgumentError(f"{folder} is a checkpoint of DeepSpeed's own engine; nothing was "
+                            "loaded. Make a universal one of it with DeepSpeed's "
+                            "ds_to_universal.py, and convert that: headrace checkpoint convert.")
+    return folder
+
+
+def _tags_in(directory: Any) -> str:
+    found = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir()) \
+        if os.path.isdir(directory) else []
+    return ", ".join(found[:20]) or "none"

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a DeepSpeed file says to a training loop, apart from what it says to an engine."""
+from __future__ import annotations
+
+import base64
+import binascii
+import copy
+import dataclasses
+import json
+import os
+from typing import Any, Mapping, Optional
+
+from .._errors import ArgumentError, Unsupported
+
+CLIPPING = 1.0  # DeepSpeed's, where the file has none
+_LOOP = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+         "gradient_clipping", "scheduler", "steps_per_print")
+# Of Accelerate: whether an optimizer of the program's may be used. Here every rule may.
+_NOTHING_TO_DO = ("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer")
+
+
+@dataclasses.dataclass
+class Loop:
+    """Of one rank: the world has no other."""
+    micro_batch: int
+    accumulation: int
+    clipping: float
+    steps_per_print: Optional[int]
+    scheduler: Optional[Mapping[str, Any]]
+    gathers_on_save: bool
+    stage: int
+
+
+def read(args: Any, config: Any, config_params: Any) -> dict:
+    """From wherever deepspeed.initialize() takes it."""
+    given = [one for one in (config, config_params, getattr(args, "deepspeed_config", None))
+             if one is not None]
+    if not given:
+        raise ArgumentError("initialize() was given no config; the model is as it was. Give "
+                            "config=\"ds.json\", or a dict.")
+    if len(given) > 1 and any(one != given[0] for one in given):
+        raise ArgumentError("initialize() was given two configs; the model is as it was. Give one "
+                            "of config, config_params and args.deepspeed_config.")
+    found = given[0]
+    if isinstance(found, Mapping):
+        return copy.deepcopy(dict(found))
+    return _parsed(_text_of(os.fspath(found)), found)
+
+
+def _text_of(name: str) -> str:
+    if not os.path.exists(name):
+        try:  # as DeepSpeed's launcher hands it on
+            return base64.urlsafe_b64decode(name).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            pass
+    with open(name, encoding="utf-8") as file:
+        return file.read()
+
+
+def _parsed(text: str, name: Any) -> dict:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{name} is no JSON: {error}; the model is as it was.") from error
+    if not isinstance(found, dict):
+        raise ArgumentError(f"{name} holds a {type(found).__name__}, and a config is an object; "
+                            "the model is as it was.")
+    return found
+
+
+def split(config: dict) -> tuple[Loop, dict]:
+    """What the loop follows, and what is left for the engine and its optimizer."""
+    if (config.get("fp16") or {}).get("enabled") is True:
+        raise Unsupported("config enables fp16, and headrace.deepspeed scales no losses; the model "
+                          "is as it was. Enable bf16, or leave both out for f32.")
+    rest = {key: value for key, value in config.items()
+            if key not in _LOOP and key not in _NOTHING_TO_DO}
+    zero = config.get("zero_optimization") or {}
+    micro_batch, accumulation = _batch_of(config)
+    rest["gradient_accumulation_steps"] = accumulation
+    clipping = _number(config, "gradient_clipping", CLIPPING)
+    if not clipping >= 0:
+        raise ArgumentError(f"gradient_clipping is {clipping}; the model is as it was. Give the "
+                            "largest norm that gradients may have, or 0 for none.")
+    return Loop(micro_batch, accumulation, clipping, config.get("steps_per_print"),
+                config.get("scheduler"),
+                bool(zero.get("stage3_gather_16bit_weights_on_model_save",
+                              zero.get("gather_16bit_weights_on_model_save", False))),
+                int(zero.get("stage", 0))), rest
+
+
+def _number(config: Mapping[str, Any], key: str, otherwise: Any) -> Any:
+    value = config.get(key)
+    if value is None:
+        return otherwise
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArgumentError(f"{key} is {value!r}, and initialize() needs a number; the model is as "
+                            "it was. Hugging Face's Trainer fills in \"auto\"; other programs "
+                            "have to.")
+    return value
+
+
+def _batch_of(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Sequences per backward, and backwards per step: any two of three give the third."""
+    whole, part, times = (_number(config, key, None) for key in _LOOP[:3])
+    if whole is None and part is None:
+        raise ArgumentError("config has neither train_batch_size nor "
+                            "train_micro_batch_size_per_gpu; the model is as it was. Give one.")
+    if times is None:
+        times = 1 if whole is None or part is None else max(1, int(whole // part))
+    part = whole // times if part is None else part
+    whole = part * times if whole is None else whole
+    if min(part, times) < 1 or whole != part * times:
+        raise ArgumentError(f"train_batch_size {whole} is not train_micro_batch_size_per_gpu "
+                            f"{part} times gradient_accumulation_steps {times}; the model is as it "
+                            "was. Leave one of them out.")
+    return int(part), int(times)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What headrace.deepspeed.initialize() returns in the place of a DeepSpeedEngine: the calls that
+programs, Accelerate and Hugging Face's Trainer make, over headrace.offload()."""
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, Optional
+
+import torch
+
+from .._errors import Unsupported, WrongState
+from . import _checkpoints
+from ._config import Loop
+
+_log = logging.getLogger("headrace.deepspeed")
+
+
+class Engine(torch.nn.Module):
+    """Trains `module`, whose parameters live in an engine of headrace. One process.
+
+    backward() and step() belong together, once per micro-batch. Every gradient_accumulation_steps
+    times, step() clips, updates, drops the gradients, and advances the schedule.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: Any, lr_scheduler: Any, loop: Loop,
+                 config: dict, trains: bool) -> None:
+        super().__init__()
+        self.module, self.optimizer, self.lr_scheduler = model, optimizer, lr_scheduler
+        self.config, self._loop, self._trains = config, loop, trains
+        self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
+        self._boundary: Optional[bool] = None  # what set_gradient_accumulation_boundary() said
+        self._norm: Optional[torch.Tensor] = None
+        self._applied = False
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__["_modules"].get("module")
+            if module is None:
+                raise
+            return getattr(module, name)  # as DeepSpeed's engine does
+
+    # ---- a step ----
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.module(*inputs, **named)
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False,
+                 scale_wrt_gas: bool = True) -> torch.Tensor:
+        """Of the loss divided by the number of micro-batches in a step, unless scale_wrt_gas is
+        False. Returns what it began with."""
+        self._refuse_without_optimizer("backward()")
+        if loss.numel() != 1:
+            raise ValueError(f"the loss has {loss.numel()} elements; no gradient was computed. "
+                             "Give its mean or sum.")
+        if scale_wrt_gas:
+            loss = loss / self._loop.accumulation
+        loss.backward(retain_graph=retain_graph)
+        return loss
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        if self._boundary is not None:
+            return self._boundary
+        return (self.micro_steps + 1) % self._loop.accumulation == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        self._boundary = is_boundary
+
+    def step(self, lr_kwargs: Optional[dict] = None) -> None:
+        self._refuse_without_optimizer("step()")
+        self._applied = False
+        if self.is_gradient_accumulation_boundary():
+            self._update(lr_kwargs or {})
+        self.micro_steps += 1
+        self.global_samples += self._loop.micro_batch
+
+    def _update(self, lr_kwargs: dict) -> None:
+        parameters = [one for one in self.module.parameters() if one.grad is not None]
+        norm = torch.nn.utils.get_total_norm(
+            [one.grad for one in parameters if one.grad is not None])
+        if self._loop.clipping > 0 and bool(torch.isfinite(norm)):
+            torch.nn.utils.clip_grads_with_norm_(parameters, self._loop.clipping, norm)
+        before = self.optimizer.updates()
+        self.optimizer.step()
+        self._applied = self.optimizer.updates() > before
+        self._norm = norm
+        self.optimizer.zero_grad()
+        self.skipped_steps += not self._applied
+        self.global_steps += 1
+        if self.lr_scheduler is not None and self._applied:
+            self.lr_scheduler.step(**lr_kwargs)
+        every = self._loop.steps_per_print
+        if every and self.global_steps % every == 0:
+            _log.info("step=%d, skipped=%d, lr=%s", self.global_steps, self.skipped_steps,
+                      self.get_lr())
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step() updated the weights."""
+        return self._applied
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def _refuse_without_optimizer(self, call: str) -> None:
+        if not self._trains:
+            raise WrongState(f"{call} of an engine without an optimizer; nothing was done. Give "
+                             "initialize() one, or name it in config's optimizer.")
+
+    # ---- questions ----
+    def get_global_grad_norm(self) -> Optional[torch.Tensor]:
+        """Of the last update, before clipping."""
+        return self._norm
+
+    def get_lr(self) -> list:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def train_batch_size(self) -> int:
+        return self._loop.micro_batch * self._loop.accumulation
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self._loop.micro_batch
+
+    def gradient_accumulation_steps(self) -> int:
+        return self._loop.accumulation
+
+    def gradient_clipping(self) -> float:
+        return self._loop.clipping
+
+    def zero_optimization_stage(self) -> int:
+        return self._loop.stage
+
+    def zero_optimization(self) -> bool:
+        return self._loop.stage > 0
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        return self._loop.gathers_on_save
+
+    @property
+    def device(self) -> torch.device:
+        return self.optimizer.model_device()
+
+    # ---- weights and checkpoints ----
+    def _zero3_consolidated_16bit_state_dict(
+            self, exclude_frozen_parameters: bool = False) -> dict:
+        """All weights, one at a time in memory, in files where the config names a drive."""
+        weights = self.module.state_dict()
+        if not exclude_frozen_parameters:
+            return weights
+        frozen = {name for name, one in self.module.named_parameters(remove_duplicate=False)
+                  if not one.requires_grad}
+        return {name: value for name, value in weights.items() if name not in frozen}
+
+    def save_16bit_model(self, save_dir: Any, save_filename: str = "pytorch_model.bin",
+                         exclude_frozen_parameters: bool = False) -> bool:
+        os.makedirs(save_dir, exist_ok=True)
+        torch.save(self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters),
+                   os.path.join(save_dir, save_filename))
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def save_checkpoint(self, save_dir: Any, tag: Any = None, client_state: Optional[dict] = None,
+                        save_latest: bool = True, exclude_frozen_parameters: bool = False) -> bool:
+        """Weights, masters and moments, the schedule and client_state. Frozen parameters are in
+        it in any case. Complete or not there: `latest` is written last."""
+        del exclude_frozen_parameters  # a resume needs them, and they are not held in memory
+        self._refuse_without_optimizer("save_checkpoint()")
+        tag = f"global_step{self.global_steps}" if tag is None else tag
+        own = _checkpoints.packed(self._own_state(client_state or {}))
+        self.optimizer.save_model(_checkpoints.folder_to_save(save_dir, tag), own)
+        if save_latest:
+            _checkpoints.note_latest(save_dir, tag)
+        return True
+
+    def load_checkpoint(self, load_dir: Any, tag: Any = None, load_module_strict: bool = True,
+                        load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True,
+                        load_module_only: bool = False, custom_load_fn: Any = None) -> tuple:
+        """Returns the folder and the client_state, or (None, None) if load_dir has no `latest`."""
+        del load_module_strict  # the engine's format always names what is missing or unexpected
+        self._refuse_without_optimizer("load_checkpoint()")
+        if custom_load_fn is not None or load_module_only or not load_optimizer_states:
+            raise Unsupported("load_checkpoint() loads weights and optimizer state together; "
+                              "nothing was loaded. Leave custom_load_fn, load_module_only and "
+                              "load_optimizer_states out, or read weights alone with "
+                              "module.load_state_dict().")
+        folder = _checkpoints.folder_to_load(load_dir, tag)
+        if folder is None:
+            _log.warning("there is no 'latest' in %s, and no tag was given: nothing was loaded",
+                         load_dir)
+            return None, None
+        state = _checkpoints.unpacked(self.optimizer.load_model(folder))
+        if state is None:
+            _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "
+                         "counters, schedule and buffers are as they were", folder)
+            return str(folder), {}
+        return str(folder), self._take_own_state(state, load_lr_scheduler_states)
+
+    def _own_state(self, client_state: dict) -> dict:
+        schedule = getattr(self.lr_scheduler, "state_dict", None)
+        return {"client_state": client_state, "micro_steps": self.micro_steps,
+                "global_steps": self.global_steps, "global_samples": self.global_samples,
+                "skipped_steps": self.skipped_steps,
+                "buffers": {name: buffer.cpu() for name, buffer in self._saved_buffers().items()},
+                "groups": [{key: value for key, value in group.items()
+                            if key not in ("params", "param_names")}
+                           for group in self.optimizer.param_groups],
+                "schedule": schedule() if schedule is not None else None}
+
+    def _take_own_state(self, state: dict, with_schedule: bool) -> dict:
+        for name in ("micro_steps", "global_steps", "global_samples", "skipped_steps"):
+            setattr(self, name, state[name])
+        with torch.no_grad():
+            for name, buffer in self._saved_buffers().items():
+                buffer.copy_(state["buffers"][name])
+        for group, saved in zip(self.optimizer.param_groups, state["groups"]):
+            group.update(saved)
+        if with_schedule and self.lr_scheduler is not None and state["schedule"] is not None:
+            self.lr_scheduler.load_state_dict(state["schedule"])
+        return state["client_state"]
+
+    def _saved_buffers(self) -> dict:
+        """Those that state_dict() has too."""
+        return {f"{prefix}.{name}" if prefix else name: buffer
+                for prefix, module in self.module.named_modules()
+                for name, buffer in module._buffers.items()
+                if buffer is not None and name not in module._non_persistent_buffers_set}
+
+    # ---- life ----
+    def compile(self, *arguments: Any, **named: Any) -> None:
+        self.module.compile(*arguments, **named)
+
+    def destroy(self) -> None:
+        """Brings the parameters back into torch's memory, so that the module can be used on. The
+        optimizer's state is gone, and so are gradients that no step has used."""
+        if self.optimizer.is_open():
+            self.optimizer.zero_grad()
+            self.optimizer.restore()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program's optimizer, or its parameters, as arguments of headrace.offload()."""
+from __future__ import annotations
+
+from typing import Any, Iterable, Optional
+
+import torch
+
+from .._errors import ArgumentError, Unsupported
+
+# By the name of a class of torch's or DeepSpeed's, headrace's rule.
+_RULES = {"AdamW": "AdamW", "Adam": "Adam", "Adagrad": "Adagrad", "SGD": "SGD", "Lion": "Lion",
+          "FusedAdam": "Adam", "FusedLion": "Lion", "DeepSpeedCPUAdam": "Adam",
+          "DeepSpeedCPUAdagrad": "Adagrad", "DeepSpeedCPULion": "Lion"}
+_OPTIONS = {"lr", "betas", "eps", "weight_decay", "maximize", "momentum", "dampening", "nesterov",
+            "lr_decay"}
+# What only says how torch computes, and what every rule here does.
+_WITHOUT_EFFECT = {"params", "param_names", "foreach", "fused", "capturable", "differentiable",
+                   "initial_lr", "decoupled_weight_decay"}
+_AS_HERE = {"bias_correction": True, "amsgrad": False, "initial_accumulator_value": 0}
+
+
+def of_optimizer(optimizer: torch.optim.Optimizer) -> tuple[str, list]:
+    """Its rule, and its groups. It must not have made a step: its state is not taken."""
+    kind = type(optimizer).__name__
+    if kind not in _RULES:
+        raise Unsupported(f"the optimizer is a {kind}, and headrace has "
+                          f"{', '.join(sorted(set(_RULES.values())))}; the model is as it was. "
+                          "Give one of them, or name it in config's optimizer.")
+    if optimizer.state:
+        raise ArgumentError(f"the {kind} has made a step already, and its state would be lost; "
+                            "the model is as it was. Give initialize() a new one.")
+    rule = _RULES[kind]
+    decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", False))
+    if rule == "Adam" and decoupled:
+        rule = "AdamW"
+    return rule, [_of_group(group, kind) for group in optimizer.param_groups]
+
+
+def _of_group(group: dict, kind: str) -> dict:
+    other = [f"{key}={value!r}" for key, value in group.items()
+             if key not in _OPTIONS | _WITHOUT_EFFECT and value != _AS_HERE.get(key, value)]
+    if other:
+        raise Unsupported(f"the {kind} has {', '.join(other)}, which headrace's rule does not "
+                          "know; the model is as it was. Leave it out.")
+    return {"params": list(group["params"]),
+            **{key: value for key, value in group.items() if key in _OPTIONS}}
+
+
+def of_parameters(model: torch.nn.Module, given: Optional[Iterable[Any]]) -> Optional[list]:
+    """The groups; None: one of all that the model trains."""
+    if given is None:
+        return None
+    if isinstance(given, torch.nn.Module):
+        given = given.parameters()
+    listed = list(given)
+    groups = [{**one, "params": list(one["params"])} if isinstance(one, dict)
+              else {"params": [one]} for one in listed]
+    if not any(isinstance(one, dict) for one in listed):
+        groups = [{"params": listed}]
+    known = set(model.parameters())
+    for group in groups:
+        if not set(group["params"]) <= known:
+            raise ArgumentError("model_parameters has a parameter that is not the model's; the "
+                                "model is as it was. Give parameters of the model.")
+        group["params"] = [one for one in group["params"] if one.requires_grad]
+    return groups

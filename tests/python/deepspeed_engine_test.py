@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deepspeed_engine_test.py FOLDER: headrace's engine behind deepspeed.initialize(), by itself, and
+in Hugging Face's Trainer where it and DeepSpeed are installed. FOLDER lies on a drive. With
+HEADRACE_TEST_DEVICE=cuda, models train on a GPU."""
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+sys.dont_write_bytecode = True
+import headrace  # noqa: E402
+
+if importlib.util.find_spec("torch") is None:
+    print("torch is not installed")
+    sys.exit(77)
+import torch  # noqa: E402
+
+import headrace.deepspeed  # noqa: E402
+import headrace.torch  # noqa: E402
+from headrace.deepspeed._on_import import when_imported  # noqa: E402
+from headrace.deepspeed._take_over import GatheredParameters, Init  # noqa: E402
+
+DEVICE = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
+os.environ.setdefault("DS_ACCELERATOR", DEVICE)
+HAS_TRAINER = all(importlib.util.find_spec(name)
+                  for name in ("deepspeed", "transformers", "accelerate"))
+
+
+def model_of(dtype=torch.float32):
+    torch.manual_seed(3)
+    return torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh())
+                                 for _ in range(3))).to(dtype)
+
+
+def batch_of(number, dtype=torch.float32):
+    return torch.randn(4, 32, generator=torch.Generator().manual_seed(number)).to(DEVICE, dtype)
+
+
+class Engines(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def config(self, place="nvme", **more):
+        at = {"device": place, "nvme_path": self.folder}
+        return {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+                "gradient_clipping": 0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+                "zero_optimization": {"stage": 3, "offload_optimizer": at, "offload_param": at},
+                **more}
+
+    def engine(self, model=None, **more):
+        config = self.config(**more.pop("config", {}))
+        made = headrace.deepspeed.initialize(
+            model=model_of() if model is None else model, config=config, **more)
+        self.addCleanup(made[0].destroy)
+        return made[0]
+
+    @staticmethod
+    def train(engine, numbers, dtype=torch.float32):
+        """Micro-batches; the losses."""
+        losses = []
+        for number in numbers:
+            loss = (engine(batch_of(number, dtype)) - 1).float().pow(2).mean()
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        return losses
+
+    def weights(self, engine):
+        return {name: value.clone() for name, value in engine.module.state_dict().items()}
+
+    def assert_same(self, one, other):
+        self.assertEqual(one.keys(), other.keys())
+        for name, value in one.items():
+            self.assertTrue(torch.equal(value.cpu(), other[name].cpu()), name)
+
+
+class Training(Engines):
+    def test_is_bit_equal_on_a_drive_in_memory_and_to_a_plain_loop(self):
+        schedule = {"type": "LinearLR", "params": {"start_factor": 0.5, "total_iters": 3}}
+        on_drive = self.engine(config={"scheduler": schedule})
+        in_memory = self.engine(config={"scheduler": schedule, "place": "cpu"})
+        losses = self.train(on_drive, range(8))
+        self.assertEqual(self.train(in_memory, range(8)), losses)
+        self.assert_same(self.weights(on_drive), self.weights(in_memory))
+
+        model, plain = model_of().to(DEVICE), []
+        optimizer = headrace.torch.AdamW(model.parameters(), lr=1e-2)
+        rate = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5, total_iters=3)
+        for number in range(8):
+            loss = (model(batch_of(number)) - 1).pow(2).mean()
+            (loss / 2).backward()
+            plain.append(loss.item())
+            if number % 2 == 1:
+                optimizer.step()
+                optimizer.zero_grad()
+                rate.step()
+        self.assertEqual(plain, losses)
+        self.assertEqual(on_drive.get_lr(), rate.get_last_lr())
+        self.assertEqual((on_drive.global_steps, on_drive.micro_steps, on_drive.global_samples),
+                         (4, 8, 32))
+
+    def test_clips_by_the_norm_it_reports_and_by_one_where_nothing_is_said(self):
+        said, unsaid = self.config(gradient_clipping=1.0), self.config()
+        del unsaid["gradient_clipping"]
+        weights = []
+        for config in (said, unsaid, self.config()):
+            engine = headrace.deepspeed.initialize(model=model_of(), config=config)[0]
+            self.addCleanup(engine.destroy)
+            for number in range(2):
+                engine.backward(100 * (engine(batch_of(number)) - 1).pow(2).mean())
+                engine.step()
+            self.assertGreater(float(engine.get_global_grad_norm()), 1.0)
+            weights.append(self.weights(engine))
+        self.assert_same(weights[0], weights[1])
+        self.assertFalse(torch.equal(weights[0]["0.0.weight"], weights[2]["0.0.weight"]))
+
+    def test_converts_to_bf16_and_sums_micro_batches_in_f32(self):
+        engine = self.engine(config={"bf16": {"enabled": True}})
+        self.assertEqual(next(engine.module.parameters()).dtype, torch.bfloat16)
+        losses = self.train(engine, range(16), torch.bfloat16)
+        self.assertLess(losses[-1], losses[0])
+
+    def test_takes_a_programs_optimizer_with_its_groups_and_schedule(self):
+        model = model_of()
+        parameters = list(model.parameters())
+        groups = [{"params": parameters[:2], "weight_decay": 0.1}, {"params": parameters[2:]}]
+        given = torch.optim.AdamW(groups, lr=1e-2)
+        rate = torch.optim.lr_scheduler.LambdaLR(given, lambda step: 1 / (1 + step))
+        engine, optimizer, loader, schedule = headrace.deepspeed.initialize(
+            model=model, optimizer=given, lr_scheduler=rate, config=self.config(),
+            training_data=list(range(9)))
+        self.addCleanup(engine.destroy)
+        self.assertEqual([group["weight_decay"] for group in optimizer.param_groups], [0.1, 0.01])
+        self.train(engine, range(4))
+        self.assertIs(schedule, rate)
+        self.assertEqual(engine.get_lr(), [1e-2 * (1 / 3)] * 2)
+        self.assertEqual([len(batch) for batch in loader], [4, 4])
+
+    def test_skips_a_step_that_is_not_finite_where_the_config_says_so(self):
+        schedule = {"type": "StepLR", "params": {"step_size": 1}}
+        engine = self.engine(config={"headrace": {"non_finite": "skip"}, "scheduler": schedule})
+        self.train(engine, range(2))
+        before, rate = self.weights(engine), engine.get_lr()
+        engine.backward(engine(batch_of(0)).mean() * float("nan"))
+        engine.backward(engine(batch_of(0)).mean())
+        engine.micro_steps += 1
+        engine.step()
+        self.assertFalse(engine.was_step_applied())
+        self.assertEqual((engine.skipped_steps, engine.get_lr()), (1, rate))
+        self.assert_same(before, self.weights(engine))
+        self.train(engine, range(2))
+        self.assertTrue(engine.was_step_applied())
+
+    def test_without_an_optimizer_computes_and_refuses_to_train(self):
+        config = self.config()
+        del config["optimizer"]
+        model = model_of()
+        expected = model.to(DEVICE)(batch_of(0))
+        engine, optimizer, *_ = headrace.deepspeed.initialize(model=model, config_params=config)
+        self.addCleanup(engine.destroy)
+        self.assertIsNone(optimizer)
+        self.assertTrue(torch.equal(engine(batch_of(0)), expected))
+        with self.assertRaisesRegex(headrace.WrongState, "without an optimizer"):
+            engine.backward(engine(batch_of(0)).mean())
+
+    def test_ends_with_a_model_of_torchs_own(self):
+        engine = self.engine()
+        self.train(engine, range(2))
+        weights, model = self.weights(engine), engine.module
+        engine.destroy()
+        engine.destroy()  # as often as a program likes
+        self.assert_same(weights, model.state_dict())
+        self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
+
+
+class Checkpoints(Engines):
+    def test_continue_with_the_same_bits(self):
+        schedule = {"type": "LinearLR", "params": {"start_factor": 0.1, "total_iters": 8}}
+        engine = self.engine(config={"scheduler": schedule})
+        self.train(engine, range(4))
+        self.assertTrue(engine.save_checkpoint(self.folder + "/run", client_state={"row": [5]}))
+        rest = self.train(engine, range(4, 8))
+
+        other = self.engine(config={"scheduler": schedule, "place": "cpu"})
+        self.train(other, range(6))  # another state than the one that is loaded
+        path, client_state = other.load_checkpoint(self.folder + "/run")
+        self.assertEqual((path, client_state), (self.folder + "/run/global_step2", {"row": [5]}))
+        self.assertEqual((other.global_steps, other.micro_steps), (2, 4))
+        self.assertEqual(self.train(other, range(4, 8)), rest)
+        self.assert_same(self.weights(engine), self.weights(other))
+        self.assertEqual(other.get_lr(), engine.get_lr())
+
+    def test_hold_buffers_and_come_under_any_tag(self):
+        def with_norm():
+            return torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.BatchNorm1d(32))
+
+        engine = self.engine(with_norm(), config={"gradient_accumulation_steps": 1})
+        self.train(engine, range(3))
+        engine.save_checkpoint(self.folder + "/run", tag="a", save_latest=False)
+        other = self.engine(with_norm(), config={"gradient_accumulation_steps": 1})
+        self.assertEqual(other.load_checkpoint(self.folder + "/run"), (None, None))
+        other.load_checkpoint(self.folder + "/run", tag="a")
+        self.assert_same(self.weights(engine), self.weights(other))
+
+    def test_of_an_engine_alone_have_weights_and_state(self):
+        engine = self.engine()
+        self.train(engine, range(2))
+        engine.optimizer.save_model(self.folder + "/alone", b"")
+        rest = self.train(engine, range(2, 6))
+        other = self.engine()
+        with self.assertLogs("headrace.deepspeed", "WARNING"):
+            other.load_checkpoint(self.folder, tag="alone")
+        self.assertEqual(other.global_steps, 0)
+        self.assertEqual(self.train(other, range(2, 6)), rest)
+
+    def test_that_are_not_there_or_of_deepspeed_are_refused_by_name(self):
+        engine = self.engine()
+        self.train(engine, range(2))
+        engine.save_checkpoint(self.folder + "/run")
+        with self.assertRaisesRegex(FileNotFoundError, "no checkpoint 'b'.*global_step1"):
+            engine.load_checkpoint(self.folder + "/run", tag="b")
+        theirs = pathlib.Path(self.folder, "run", "theirs")
+        theirs.mkdir()
+        (theirs / "zero_pp_rank_0_mp_rank_00_model_states.pt").touch()
+        with self.assertRaisesRegex(ValueError, "DeepSpeed's own engine.*ds_to_universal"):
+            engine.load_checkpoint(self.folder + "/run", tag="theirs")
+        with self.assertRaisesRegex(NotImplementedError, "load_module_only"):
+            engine.load_checkpoint(self.folder + "/run", load_module_only=True)
+        self.train(engine, range(2))
+
+    def test_are_not_made_of_objects_that_a_load_would_have_to_execute(self):
+        engine = self.engine()
+        with self.assertRaisesRegex(ValueError, "client_state.*PosixPath.*nothing was saved"):
+            engine.save_checkpoint(self.folder + "/run", client_state={"path": pathlib.Path("x")})
+        self.assertFalse(os.path.exists(self.folder + "/run"))
+
+    def test_of_16_bit_weights_open_in_torch(self):
+        engine = self.engine(config={"bf16": {"enabled": True}})
+        self.train(engine, range(2), torch.bfloat16)
+        engine.save_16bit_model(self.folder + "/whole", "weights.bin")
+        self.assert_same(torch.load(self.folder + "/whole/weights.bin"), self.weights(engine))
+        whole = engine._zero3_consolidated_16bit_state_dict()
+        self.assert_same(whole, self.weights(engine))
+
+
+class WhatCannotBe(Engines):
+    def refused(self, error, text, **arguments):
+        model = model_of()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with self.assertRaisesRegex(error, text):
+            headrace.deepspeed.initialize(**{"model": model, **arguments})
+        self.assert_same(before, model.state_dict())
+
+    def test_in_a_config_is_refused_and_the_model_kept(self):
+        self.refused(ValueError, "no config")
+        self.refused(ValueError, "two configs", config=self.config(), config_params={})
+        self.refused(FileNotFoundError, "none.json", config=self.folder + "/none.json")
+        file = pathlib.Path(self.folder, "ds.json")
+        file.write_text("{", encoding="utf-8")
+        self.refused(ValueError, "no JSON", config=str(file))
+        file.write_text("[]", encoding="utf-8")
+        self.refused(ValueError, "holds a list", config=file)
+        self.refused(NotImplementedError, "fp16", config=self.config(fp16={"enabled": True}))
+        self.refused(ValueError, "gradient_clipping is 'auto'",
+                     config=self.config(gradient_clipping="auto"))
+        self.refused(ValueError, "gradient_clipping is -1",
+                     config=self.config(gradient_clipping=-1))
+        self.refused(ValueError, "train_batch_size 9 is not",
+                     config=self.config(train_batch_size=9))
+        self.refused(ValueError, "neither train_batch_size",
+                     config=self.config(train_micro_batch_size_per_gpu=None))
+        self.refused(ValueError, "stagee", config=self.config(zero_optimization={"stagee": 3}))
+        self.refused(ValueError, "OneBitAdam|onebitadam",
+                     config=self.config(optimizer={"type": "OneBitAdam"}))
+
+    def test_in_arguments_is_refused_and_the_model_kept(self):
+        parameter = [torch.nn.Parameter(torch.ones(2))]
+        self.refused(ValueError, "NoneType", model=None, config=self.config())
+        self.refused(NotImplementedError, "mpu", config=self.config(), mpu=object())
+        self.refused(ValueError, "not the model's", config=self.config(),
+                     model_parameters=parameter)
+        self.refused(NotImplementedError, "RMSprop", config=self.config(),
+                     optimizer=torch.optim.RMSprop(parameter))
+        self.refused(NotImplementedError, "amsgrad", config=self.config(),
+                     optimizer=torch.optim.AdamW(parameter, amsgrad=True))
+        stepped = torch.optim.AdamW(parameter)
+        parameter[0].grad = torch.ones(2)
+        stepped.step()
+        self.refused(ValueError, "made a step", config=self.config(), optimizer=stepped)
+
+    def test_is_found_in_a_file_as_in_a_dict(self):
+        file = pathlib.Path(self.folder, "ds.json")
+        file.write_text(json.dumps(self.config()), encoding="utf-8")
+        arguments = type("Arguments", (), {"deepspeed_config": str(file)})
+        engine = headrace.deepspeed.initialize(arguments, model_of())[0]
+        self.addCleanup(engine.destroy)
+        self.assertEqual((engine.train_batch_size(), engine.zero_optimization_stage()), (8, 3))
+
+
+class TakingOver(Engines):
+    def test_waits_for_the_import_whoever_asks_for_the_package_before(self):
+        name = "headrace_test_package"
+        pathlib.Path(self.folder, name + ".py").write_text("value = 1\n", encoding="utf-8")
+        sys.path.insert(0, self.folder)
+        self.addCleanup(sys.path.remove, self.folder)
+        self.addCleanup(sys.modules.pop, name, None)
+        seen = []
+        for _ in range(2):
+            when_imported(name, lambda module: seen.append(module.value))
+        self.assertIsNotNone(importlib.util.find_spec(name))
+        self.assertEqual(seen, [])
+        module = importlib.import_module(name)
+        self.assertEqual(seen, [1])
+        when_imported(name, lambda there: seen.append(there is module))
+        self.assertEqual(seen, [1, True])
+
+    def test_gathers_what_is_offloaded_and_leaves_the_rest_alone(self):
+        with Init(config_dict_or_path={}), Init():
+            model = model_of()
+        with GatheredParameters(model.parameters(), modifier_rank=0):
+            torch.nn.init.ones_(model[0][0].weight)
+        engine = self.engine(model)
+        with GatheredParameters([model[0][0].weight, None]) as gathered:
+            self.assertEqual(gathered[0].sum().item(), 32 * 32)
+        with GatheredParameters(model[0][0].weight, modifier_rank=0):
+            torch.nn.init.zeros_(model[0][0].weight)
+        self.assertEqual(self.weights(engine)["0.0.weight"].abs().max().item(), 0)
+        with GatheredParameters(model.parameters(), enabled=False):
+            with self.assertRaises(RuntimeError):
+                model[0][0].weight.sum()
+
+
+# What a program of Hugging Face does that is started with --deepspeed ds.json.
+TRAINER = textwrap.dedent("""
+    import json, os, shutil, sys
+    place, folder, port = sys.argv[1:4]
+    device = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
+    os.environ.update(DS_ACCELERATOR=device, MASTER_ADDR="127.0.0.1", RANK="0", LOCAL_RANK="0",
+                      WORLD_SIZE="1", MASTER_PORT=port, TORCH_EXTENSIONS_DIR=folder + "/ext")
+    import headrace.deepspeed
+    headrace.deepspeed.take_over()  # as with HEADRACE_DEEPSPEED=engine
+    import torch
+    from transformers import (HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer,
+                              TrainingArguments)
+    import deepspeed
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+    at = {"device": place, "nvme_path": folder}
+    with open(folder + "/ds.json", "w") as file:
+        json.dump({
+            "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+            "gradient_clipping": "auto", "bf16": {"enabled": "auto"},
+            "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto",
+                                                      "betas": "auto", "eps": "auto"}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {
+                "warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto",
+                "total_num_steps": "auto"}},
+            "zero_optimization": {
+                "stage": 3, "offload_optimizer": at, "offload_param": at,
+                "stage3_gather_16bit_weights_on_model_save": True}}, file)
+    words = ["--output_dir", folder + "/run", "--deepspeed", folder + "/ds.json", "--bf16",
+             "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2",
+             "--max_steps", "4", "--logging_steps", "1", "--report_to", "none",
+             "--save_steps", "2", "--eval_strategy", "steps", "--eval_steps", "2",
+             "--load_best_model_at_end", "true", "--metric_for_best_model", "loss",
+             "--learning_rate", "1e-2", "--disable_tqdm", "true"]
+    rows = torch.randint(0, 128, (24, 16), generator=torch.Generator().manual_seed(1))
+    rows = [{"input_ids": row, "labels": row} for row in rows]
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(
+        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2)).save_pretrained(folder + "/base")
+    for resumes in (False, True):
+        arguments, = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(
+            words + (["--use_cpu"] if device == "cpu" else []))
+        model = LlamaForCausalLM.from_pretrained(folder + "/base")
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows[:4])
+        trainer.train(resume_from_checkpoint=resumes)
+        print("engine", type(trainer.model_wrapped).__module__)
+        print("resumed" if resumes else "whole", json.dumps(
+            [[row.get(key) for key in ("loss", "grad_norm", "learning_rate", "eval_loss")]
+             for row in trainer.state.log_history if "loss" in row or "eval_loss" in row]
+            + [trainer.evaluate()["eval_loss"]]))
+        trainer.save_model(folder + "/final")
+        again = LlamaForCausalLM.from_pretrained(folder + "/final")
+        print("weights", all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(
+            model.state_dict().values(), again.state_dict().values())))
+        shutil.rmtree(folder + "/run/checkpoint-4", ignore_errors=True)
+    """)
+
+
+@unittest.skipUnless(HAS_TRAINER, "deepspeed or transformers is not installed")
+class HuggingFace(Engines):
+    def run_trainer(self, place, port):
+        folder = pathlib.Path(self.folder, place)
+        folder.mkdir()
+        done = subprocess.run([sys.executable, "-c", TRAINER, place, str(folder), port], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        said = dict(line.split(" ", 1) for line in done.stdout.splitlines()
+                    if line.startswith(("engine ", "whole ", "resumed ", "weights ")))
+        self.assertEqual(said["engine"], "headrace.deepspeed._engine")
+        self.assertEqual(said["weights"], "True")
+        self.assertEqual(said["whole"], said["resumed"])
+        return said["whole"]
+
+    def test_trains_saves_and_resumes_with_an_unchanged_ds_json(self):
+        self.assertEqual(self.run_trainer("nvme", "29541"), self.run_trainer("cpu", "29542"))
+
+
+if __name__ == "__main__":
+    FOLDER = os.path.abspath(sys.argv[1])
+    unittest.main(argv=sys.argv[:1])
