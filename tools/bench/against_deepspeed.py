@@ -38,7 +38,8 @@ THEIRS = {"nvme": "zero3-nvme", "pipelined": "zero3-nvme-pipelined", "cpu": "zer
           "offload": "zero2-cpu", "torch": "ram", "optimizer-nvme": "optimizer-nvme",
           "optimizer-memory": "optimizer-memory", "model-nvme": "model-nvme",
           "model-memory": "model-memory", "nvme-on": "zero3-nvme on headrace",
-          "pipelined-on": "zero3-nvme-pipelined on headrace", "cpu-on": "zero3-cpu on headrace"}
+          "pipelined-on": "zero3-nvme-pipelined on headrace", "cpu-on": "zero3-cpu on headrace",
+          "nvme-engine": "zero3-nvme in headrace", "cpu-engine": "zero3-cpu in headrace"}
 OURS = {"budget": "train_gpt, a budget", "nothing": "train_gpt, nothing resident",
         "memory": "train_gpt, in host memory"}
 ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
@@ -47,6 +48,8 @@ ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
          "nvme-on": "ZeRO-3 on NVMe, with the operations of headrace (docs/python.md)",
          "pipelined-on": "the same with pipeline_read and pipeline_write",
          "cpu-on": "ZeRO-3 in host memory, with the operations of headrace",
+         "nvme-engine": "that program, with headrace's engine behind deepspeed.initialize()",
+         "cpu-engine": "the same in host memory",
          "offload": "ZeRO-Offload: stage 2, the optimizer state in host memory",
          "optimizer-nvme": "torch with headrace.torch.AdamW, its state on NVMe (docs/python.md)",
          "optimizer-memory": "the same with its state in host memory",
@@ -58,11 +61,13 @@ ABOUT = {"nvme": "ZeRO-3, parameters and optimizer state on NVMe",
          "memory": "train_gpt, all in host memory"}
 # These need headrace's wheel in --python.
 NEED_WHEEL = [case for case in ABOUT
-              if case.endswith("-on") or case.startswith(("optimizer-", "model-"))]
+              if case.endswith(("-on", "-engine")) or case.startswith(("optimizer-", "model-"))]
 DEFAULT = [case for case in ABOUT if case not in NEED_WHEEL and case != "offload"]
 RATIOS = [("budget", "nvme"), ("budget", "pipelined"), ("nothing", "nvme"),
           ("nothing", "pipelined"), ("memory", "cpu"), ("memory", "torch"), ("budget", "torch"),
           ("nvme-on", "nvme"), ("pipelined-on", "pipelined"), ("cpu-on", "cpu"),
+          ("nvme-engine", "nvme"), ("nvme-engine", "pipelined"), ("nvme-engine", "model-nvme"),
+          ("cpu-engine", "cpu"),
           ("optimizer-nvme", "nvme"), ("optimizer-nvme", "offload"),
           ("optimizer-memory", "offload"), ("optimizer-memory", "torch"),
           ("model-nvme", "nvme"), ("model-nvme", "pipelined"), ("model-nvme", "nothing"),
@@ -106,9 +111,11 @@ class Cases:
         self.budget = asked.budget or int(budget)
 
     def theirs(self, mode, steps):
+        mode, _, engine = mode.partition(" in ")
         mode, _, on_headrace = mode.partition(" on ")
         words = [self.asked.python, str(self.asked.trainer), "--mode", mode, *self.shape,
                  *(["--on-headrace"] if on_headrace else []),
+                 *(["--engine-of-headrace"] if engine else []),
                  "--nvme", self.drive, "--text", str(self.asked.text),
                  "--steps", str(steps), "--sub-group", str(self.tile)]
         folder = str(pathlib.Path(self.asked.python).absolute().parent)

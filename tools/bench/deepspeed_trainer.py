@@ -4,7 +4,7 @@
 
   tools/bench/deepspeed_trainer.py --mode MODE --nvme DIR --text FILE [--layers N] [--hidden N]
                                    [--heads N] [--seq N] [--batch N] [--steps N] [--sub-group N]
-                                   [--on-headrace]
+                                   [--on-headrace | --engine-of-headrace]
 
 For against_deepspeed.py and against_ranks.py, which run it beside train_gpt. MODE is zero3-nvme or
 zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero3 (no
@@ -15,7 +15,7 @@ memory), model-nvme or model-memory (headrace.offload(), which has the weights t
 fsdp2 are one rank, or that which RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name, over Gloo.
 Wants torch and deepspeed in this Python, libaio's headers and a C++ compiler; DeepSpeed compiles
 its operators at first use. --on-headrace takes them from the package headrace, which this Python
-then has to have.
+then has to have. With --engine-of-headrace, deepspeed.initialize() is headrace's.
 
 Prints "step N: ..." after each step, and a JSON object as its last line. Where the CPU is not
 fast in bf16 its products are computed in f32, as train_gpt does.
@@ -249,8 +249,10 @@ def deepspeed_settings(asked):
 
 class UnderDeepSpeed:
     def __init__(self, asked):
-        if asked.on_headrace:
+        if asked.on_headrace or asked.engine_of_headrace:
             import headrace.deepspeed
+        if asked.engine_of_headrace:
+            headrace.deepspeed.take_over()
         import deepspeed
         join_ranks()
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
@@ -329,6 +331,8 @@ def main():
         options.add_argument(f"--{name}", type=int, default=value)
     options.add_argument("--on-headrace", action="store_true",
                          help="DeepSpeed's operations are those of headrace")
+    options.add_argument("--engine-of-headrace", action="store_true",
+                         help="DeepSpeed's engine is that of headrace")
     asked = options.parse_args()
     # Unwinds, so that what is on the drive and torch's lock on a compilation do not stay behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
