@@ -57,10 +57,12 @@ class Trainers(unittest.TestCase):
         self.opened = []
         self.addCleanup(lambda: [optimizer.close() for optimizer in self.opened])
 
+        nvme = {"nvme": str(self.folder)}
+        self.options = {"memory": {}, "nvme": nvme,
+                        "snapshots": {**nvme, "snapshots": str(self.folder / "snapshots")}}
+
     def adamw(self, model, place):
-        options = {"memory": {}, "nvme": {"nvme": str(self.folder)},
-                   "snapshots": {"nvme": str(self.folder),
-                                 "snapshots": str(self.folder / "snapshots")}}
+        options = self.options
         if place.startswith("offload"):
             made = headrace.offload(model, lr=1e-2, **options[place.partition("-")[2]])[1]
         else:
@@ -217,11 +219,13 @@ class Lightning(Trainers):
                 return loss
 
             def configure_optimizers(self):
-                optimizer = case.adamw(self.model, place)
+                optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2) \
+                    if place.startswith("strategy") else case.adamw(self.model, place)
                 return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
 
         # An epoch is one step.
         trainer = lightning.Trainer(
+            strategy=self.strategy(place),
             accelerator=DEVICE, devices=1, max_epochs=stop or STEPS, gradient_clip_val=1.0,
             accumulate_grad_batches=2, logger=False, enable_progress_bar=False,
             enable_model_summary=False,
@@ -231,11 +235,61 @@ class Lightning(Trainers):
                     ckpt_path=str(folder / "last.ckpt") if resume else None)
         return model.seen, weights_of(model.model)
 
+    def strategy(self, place):
+        if not place.startswith("strategy"):
+            return "auto"
+        import headrace.lightning
+        where = place.partition("-")[2]
+        return headrace.lightning.Strategy(**self.options[where]) if where else "headrace"
+
     def test_fit(self):
         self.check(self.run_fit)
 
     def test_fit_of_an_offloaded_model(self):
         self.check_offload(self.run_fit)
+
+    def test_fit_by_the_strategy(self):
+        self.compare(self.run_fit, "strategy", ("strategy-nvme", "strategy-snapshots"))
+        if DEVICE == "cpu":
+            self.assert_same(self.run_fit("strategy", self.folder / "a", None, False),
+                             self.run_fit("offload-memory", self.folder / "b", None, False))
+
+    def test_the_strategy_fits_again_evaluates_and_refuses_two_optimizers(self):
+        import headrace.lightning
+        import lightning
+
+        class Model(lightning.LightningModule):
+            def __init__(self, optimizers):
+                super().__init__()
+                self.model, self.optimizers_wanted, self.losses = llama(), optimizers, []
+
+            def training_step(self, batch, _index):
+                return self.model(input_ids=batch, labels=batch, use_cache=False).loss
+
+            def validation_step(self, batch, _index):
+                self.losses.append(self.training_step(batch, _index).item())
+
+            def configure_optimizers(self):
+                return [torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+                        for _ in range(self.optimizers_wanted)]
+
+        def trainer():
+            return lightning.Trainer(
+                accelerator=DEVICE, devices=1, max_epochs=1, logger=False, barebones=True,
+                strategy=headrace.lightning.Strategy(nvme=str(self.folder)))
+
+        loader = torch.utils.data.DataLoader(rows(8), batch_size=4)
+        model, one = Model(1), trainer()
+        one.fit(model, loader)
+        one.validate(model, loader, verbose=False)
+        one.fit_loop.max_epochs = 2
+        one.fit(model, loader)
+        one.validate(model, loader, verbose=False)
+        self.assertLess(sum(model.losses[2:]), sum(model.losses[:2]))
+        with self.assertRaisesRegex(headrace.Unsupported, "returned 2 optimizers"):
+            two = Model(2)
+            two.automatic_optimization = False
+            trainer().fit(two, loader)
 
 
 SHARDED = textwrap.dedent("""
