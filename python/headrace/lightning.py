@@ -18,7 +18,8 @@ except ImportError:  # the same under its older name
     from pytorch_lightning.trainer.states import TrainerFn  # type: ignore[assignment]
 
 from ._errors import Unsupported
-from .deepspeed._optimizer_given import of_optimizer
+from .torch.offload import offload
+from .torch.offload._given_optimizer import of_optimizer
 
 __all__ = ["Strategy"]
 
@@ -65,7 +66,6 @@ class Strategy(SingleDeviceStrategy):
                               "was. Return one, with several groups if need be.")
         given = self.optimizers[0]
         rule, groups = of_optimizer(given)
-        from .torch.offload import offload
         assert self.lightning_module is not None  # there were optimizers of it
         self._offloaded = offload(self.lightning_module, optimizer=rule, params=groups,
                                   device=self.root_device, **self._where)[1]

@@ -8,8 +8,9 @@ import torch
 
 from .._errors import ArgumentError, Unsupported
 from ..torch import offload as rooms
+from ..torch.offload import _given_optimizer
 from ..torch.offload._blocks import automatic_or_leaves
-from . import _config, _optimizer_given
+from . import _config
 from ._engine import Engine
 
 _DTYPES = {"bf16": torch.bfloat16}
@@ -56,13 +57,13 @@ def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
 def _offloaded(model: torch.nn.Module, optimizer: Any, model_parameters: Any, rest: dict) -> Any:
     common: dict = {"device": _device_of(model), "blocks": automatic_or_leaves(model)}
     if optimizer is None:
-        groups = _optimizer_given.of_parameters(model, model_parameters)
+        groups = _given_optimizer.of_parameters(model, model_parameters)
         return rooms.offload(model, rest, params=groups, **common)[1]
     if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
         optimizer = optimizer(list(model.parameters()) if model_parameters is None
                               else model_parameters)
     rest.pop("optimizer", None)  # the program's own goes before the file's, as in DeepSpeed
-    rule, groups = _optimizer_given.of_optimizer(optimizer)
+    rule, groups = _given_optimizer.of_optimizer(optimizer)
     return rooms.offload(model, rest, optimizer=rule, params=groups, **common)[1]
 
 

@@ -3,8 +3,8 @@
 
 _blocks.py finds the groups; _groups.py parks and binds their parameters; _forward.py and
 _backward.py say when; _gradients.py takes gradients; _values.py moves values in and out;
-_optimizer.py and _model_part.py update; _offload.py is all of one model; _private.py has the names
-that torch does not document.
+_optimizer.py and _model_part.py update; _given_optimizer.py reads a program's own optimizer;
+_offload.py is all of one model; _private.py has the names that torch does not document.
 """
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any, Iterable, Optional
 
 import torch
 
-from .._errors import ArgumentError, Unsupported
+from ..._errors import ArgumentError, Unsupported
 
 # By the name of a class of torch's or DeepSpeed's, headrace's rule.
 _RULES = {"AdamW": "AdamW", "Adam": "Adam", "Adagrad": "Adagrad", "SGD": "SGD", "Lion": "Lion",
