@@ -19,7 +19,7 @@ except ImportError:  # the same under its older name
 
 from ._errors import Unsupported
 from .torch.offload import offload
-from .torch.offload._given_optimizer import of_optimizer
+from .torch.offload._given_optimizer import of_optimizer, share_groups
 
 __all__ = ["Strategy"]
 
@@ -70,9 +70,7 @@ class Strategy(SingleDeviceStrategy):
         self._offloaded = offload(self.lightning_module, optimizer=rule, params=groups,
                                   device=self.root_device, **self._where)[1]
         self.optimizers = [self._offloaded]
-        for one in self.lr_scheduler_configs:
-            if getattr(one.scheduler, "optimizer", None) is given:
-                one.scheduler.optimizer = self._offloaded  # its groups have the same order
+        share_groups(given, self._offloaded)
 
     def _is_offloaded(self) -> bool:
         return self._offloaded is not None and self._offloaded.is_open()

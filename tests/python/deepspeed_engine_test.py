@@ -141,7 +141,42 @@ class Training(Engines):
         self.train(engine, range(4))
         self.assertIs(schedule, rate)
         self.assertEqual(engine.get_lr(), [1e-2 * (1 / 3)] * 2)
-        self.assertEqual([len(batch) for batch in loader], [4, 4])
+        self.assertEqual([len(batch) for batch in loader], [4, 4, 1])
+
+    def test_follows_a_schedule_of_the_programs_that_it_was_not_given(self):
+        model = model_of()
+        given = torch.optim.Adam(model.parameters(), lr=1e-2, decoupled_weight_decay=True,
+                                 weight_decay=0.5)
+        parts = [torch.optim.lr_scheduler.ConstantLR(given, 0.5, 2),
+                 torch.optim.lr_scheduler.ExponentialLR(given, 0.5)]
+        rate = torch.optim.lr_scheduler.SequentialLR(given, parts, [2])
+        engine = self.engine(model, optimizer=given)
+        self.assertEqual(type(engine.optimizer).__name__, "ModelAdamW")
+        seen = []
+        for _ in range(4):
+            self.train(engine, range(2))
+            seen.append(engine.get_lr()[0])
+            rate.step()
+        self.assertEqual(seen, [0.005, 0.005, 0.01, 0.005])
+
+    def test_takes_an_adagrad_which_has_state_from_the_start(self):
+        model = model_of()
+        engine = self.engine(model, optimizer=torch.optim.Adagrad(model.parameters(), lr=1e-2))
+        losses = self.train(engine, [0] * 8)
+        self.assertLess(losses[-1], losses[0])
+
+    def test_begins_a_step_anew_after_one_that_was_refused(self):
+        engine = self.engine()
+        engine.backward(engine(batch_of(0)).mean() * float("nan"))
+        engine.step()
+        engine.backward(engine(batch_of(1)).mean())
+        with self.assertRaises(headrace.NotFinite):
+            engine.step()
+        engine.zero_grad()
+        self.train(engine, [2])
+        self.assertFalse(engine.was_step_applied())
+        self.train(engine, [3])
+        self.assertTrue(engine.was_step_applied())
 
     def test_skips_a_step_that_is_not_finite_where_the_config_says_so(self):
         schedule = {"type": "StepLR", "params": {"step_size": 1}}
@@ -149,8 +184,8 @@ class Training(Engines):
         self.train(engine, range(2))
         before, rate = self.weights(engine), engine.get_lr()
         engine.backward(engine(batch_of(0)).mean() * float("nan"))
+        engine.step()
         engine.backward(engine(batch_of(0)).mean())
-        engine.micro_steps += 1
         engine.step()
         self.assertFalse(engine.was_step_applied())
         self.assertEqual((engine.skipped_steps, engine.get_lr()), (1, rate))
@@ -235,6 +270,29 @@ class Checkpoints(Engines):
             engine.load_checkpoint(self.folder + "/run", load_module_only=True)
         self.train(engine, range(2))
 
+    def test_in_the_middle_of_a_step_or_for_another_model_are_refused(self):
+        engine = self.engine()
+        self.train(engine, range(3))
+        with self.assertRaisesRegex(headrace.WrongState, "after 1 of 2 micro-batches"):
+            engine.save_checkpoint(self.folder + "/run")
+        self.train(engine, [3])
+        engine.save_checkpoint(self.folder + "/run")
+        model = model_of()
+        weights = [one for one in model.parameters() if one.dim() > 1]
+        biases = [one for one in model.parameters() if one.dim() < 2]
+        other = self.engine(model, model_parameters=[{"params": weights, "weight_decay": 0.5},
+                                                     {"params": biases}])
+        before = self.weights(other)
+        with self.assertRaisesRegex(ValueError, "in other groups.*nothing was loaded"):
+            other.load_checkpoint(self.folder + "/run")
+        with_buffer = model_of()
+        with_buffer.register_buffer("count", torch.zeros(3))
+        third = self.engine(with_buffer)
+        with self.assertRaisesRegex(ValueError, "'count'.*nothing was loaded"):
+            third.load_checkpoint(self.folder + "/run")
+        self.assert_same(before, self.weights(other))
+        self.train(other, range(2))
+
     def test_are_not_made_of_objects_that_a_load_would_have_to_execute(self):
         engine = self.engine()
         with self.assertRaisesRegex(ValueError, "client_state.*PosixPath.*nothing was saved"):
@@ -279,6 +337,19 @@ class WhatCannotBe(Engines):
         self.refused(ValueError, "stagee", config=self.config(zero_optimization={"stagee": 3}))
         self.refused(ValueError, "OneBitAdam|onebitadam",
                      config=self.config(optimizer={"type": "OneBitAdam"}))
+
+    def test_in_a_schedule_or_a_dtype_leaves_the_model_usable(self):
+        self.refused(ValueError, "'Nope'", config=self.config(scheduler={"type": "Nope"}))
+        self.refused(ValueError, "ReduceLROnPlateau",
+                     config=self.config(scheduler={"type": "ReduceLROnPlateau"}))
+        self.refused(ValueError, "lr_scheduler is a int", config=self.config(), lr_scheduler=5)
+        self.refused(TypeError, "", config=self.config(), training_data=3)
+        self.refused(ValueError, "bf16 is True", config=self.config(bf16=True))
+        self.refused(NotImplementedError, "RMSprop", config=self.config(bf16={"enabled": True}),
+                     optimizer=torch.optim.RMSprop([torch.nn.Parameter(torch.ones(2))]))
+        self.refused(ValueError, "muon", config=self.config(
+            bf16={"enabled": True}, optimizer={"type": "Muon"}))
+        self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
 
     def test_in_arguments_is_refused_and_the_model_kept(self):
         parameter = [torch.nn.Parameter(torch.ones(2))]

@@ -42,6 +42,14 @@ def unpacked(blob: bytes) -> Optional[dict]:
     return torch.load(io.BytesIO(blob), weights_only=True) if blob else None
 
 
+def own_state_in(folder: pathlib.Path) -> Optional[dict]:
+    """To be looked at before a load, which verifies it. None: it has none, or cannot be read."""
+    try:
+        return unpacked((folder / "trainer_state.bin").read_bytes())
+    except Exception:
+        return None
+
+
 def folder_to_save(directory: Any, tag: Any) -> pathlib.Path:
     os.makedirs(directory, exist_ok=True)
     return pathlib.Path(directory, str(tag))

@@ -70,6 +70,13 @@ def _parsed(text: str, name: Any) -> dict:
 
 def split(config: dict) -> tuple[Loop, dict]:
     """What the loop follows, and what is left for the engine and its optimizer."""
+    for key in ("fp16", "bf16", "bfloat16", "zero_optimization", "scheduler", "optimizer"):
+        if not isinstance(config.get(key) or {}, Mapping):
+            raise ArgumentError(f"{key} is {config[key]!r}, and initialize() needs an object; the "
+                                "model is as it was. Look at its keys in DeepSpeed's documents.")
+    if "bfloat16" in config:
+        config = {**config, "bf16": config["bfloat16"]}
+        del config["bfloat16"]
     if (config.get("fp16") or {}).get("enabled") is True:
         raise Unsupported("config enables fp16, and headrace.deepspeed scales no losses; the model "
                           "is as it was. Enable bf16, or leave both out for f32.")
@@ -82,11 +89,11 @@ def split(config: dict) -> tuple[Loop, dict]:
     if not clipping >= 0:
         raise ArgumentError(f"gradient_clipping is {clipping}; the model is as it was. Give the "
                             "largest norm that gradients may have, or 0 for none.")
-    return Loop(micro_batch, accumulation, clipping, config.get("steps_per_print"),
+    return Loop(micro_batch, accumulation, clipping, _number(config, "steps_per_print", None),
                 config.get("scheduler"),
                 bool(zero.get("stage3_gather_16bit_weights_on_model_save",
                               zero.get("gather_16bit_weights_on_model_save", False))),
-                int(zero.get("stage", 0))), rest
+                int(_number(zero, "stage", 0))), rest
 
 
 def _number(config: Mapping[str, Any], key: str, otherwise: Any) -> Any:
@@ -114,4 +121,8 @@ def _batch_of(config: Mapping[str, Any]) -> tuple[int, int]:
         raise ArgumentError(f"train_batch_size {whole} is not train_micro_batch_size_per_gpu "
                             f"{part} times gradient_accumulation_steps {times}; the model is as it "
                             "was. Leave one of them out.")
+    if int(part) != part or int(times) != times:
+        raise ArgumentError(f"train_micro_batch_size_per_gpu is {part} and "
+                            f"gradient_accumulation_steps {times}; the model is as it was. Give "
+                            "whole numbers.")
     return int(part), int(times)

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 import torch
 
-from .._errors import Unsupported, WrongState
+from .._errors import ArgumentError, Unsupported, WrongState
 from . import _checkpoints
 from ._config import Loop
 
@@ -29,6 +29,7 @@ class Engine(torch.nn.Module):
         self.module, self.optimizer, self.lr_scheduler = model, optimizer, lr_scheduler
         self.config, self._loop, self._trains = config, loop, trains
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
+        self._since_update = 0  # micro-batches
         self._boundary: Optional[bool] = None  # what set_gradient_accumulation_boundary() said
         self._norm: Optional[torch.Tensor] = None
         self._applied = False
@@ -62,7 +63,7 @@ class Engine(torch.nn.Module):
     def is_gradient_accumulation_boundary(self) -> bool:
         if self._boundary is not None:
             return self._boundary
-        return (self.micro_steps + 1) % self._loop.accumulation == 0
+        return self._since_update + 1 >= self._loop.accumulation
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         self._boundary = is_boundary
@@ -70,7 +71,10 @@ class Engine(torch.nn.Module):
     def step(self, lr_kwargs: Optional[dict] = None) -> None:
         self._refuse_without_optimizer("step()")
         self._applied = False
-        if self.is_gradient_accumulation_boundary():
+        is_boundary = self.is_gradient_accumulation_boundary()
+        self._since_update += 1
+        if is_boundary:
+            self._since_update = 0  # also after an error: what came is of no use then
             self._update(lr_kwargs or {})
         self.micro_steps += 1
         self.global_samples += self._loop.micro_batch
@@ -166,6 +170,10 @@ class Engine(torch.nn.Module):
         it in any case. Complete or not there: `latest` is written last."""
         del exclude_frozen_parameters  # a resume needs them, and they are not held in memory
         self._refuse_without_optimizer("save_checkpoint()")
+        if self._since_update > 0:
+            raise WrongState(f"save_checkpoint() after {self._since_update} of "
+                             f"{self._loop.accumulation} micro-batches of a step, whose gradients "
+                             "it would lose; nothing was saved. Call it after the last of them.")
         tag = f"global_step{self.global_steps}" if tag is None else tag
         own = _checkpoints.packed(self._own_state(client_state or {}))
         self.optimizer.save_model(_checkpoints.folder_to_save(save_dir, tag), own)
@@ -189,6 +197,7 @@ class Engine(torch.nn.Module):
             _log.warning("there is no 'latest' in %s, and no tag was given: nothing was loaded",
                          load_dir)
             return None, None
+        self._refuse_another_loop(_checkpoints.own_state_in(folder), folder)
         state = _checkpoints.unpacked(self.optimizer.load_model(folder))
         if state is None:
             _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "
@@ -205,11 +214,13 @@ class Engine(torch.nn.Module):
                 "groups": [{key: value for key, value in group.items()
                             if key not in ("params", "param_names")}
                            for group in self.optimizer.param_groups],
+                "members": self._members(),
                 "schedule": schedule() if schedule is not None else None}
 
     def _take_own_state(self, state: dict, with_schedule: bool) -> dict:
         for name in ("micro_steps", "global_steps", "global_samples", "skipped_steps"):
             setattr(self, name, state[name])
+        self._since_update = 0
         with torch.no_grad():
             for name, buffer in self._saved_buffers().items():
                 buffer.copy_(state["buffers"][name])
@@ -218,6 +229,31 @@ class Engine(torch.nn.Module):
         if with_schedule and self.lr_scheduler is not None and state["schedule"] is not None:
             self.lr_scheduler.load_state_dict(state["schedule"])
         return state["client_state"]
+
+    def _refuse_another_loop(self, state: Optional[dict], folder: Any) -> None:
+        """Before anything is loaded."""
+        if state is None:
+            return
+        if state["members"] != self._members():
+            raise ArgumentError(f"the optimizer in {folder} has its parameters in other groups "
+                                "than this one, so rates and decays would go to others; nothing "
+                                "was loaded. Make the groups as they were, in the same order.")
+        buffers = {name: buffer.shape for name, buffer in self._saved_buffers().items()}
+        saved = {name: buffer.shape for name, buffer in state["buffers"].items()}
+        if buffers != saved:
+            names = sorted(set(buffers.items()) ^ set(saved.items()))
+            raise ArgumentError(f"the buffer '{names[0][0]}' of the model and that in {folder} "
+                                "differ in shape, or one of them is missing; nothing was loaded. "
+                                "Load it into the model that was saved.")
+        if (state["schedule"] is None) != (getattr(self.lr_scheduler, "state_dict", None) is None):
+            _log.warning("%s and this run do not both have a schedule: rates start as the "
+                         "checkpoint's groups have them", folder)
+
+    def _members(self) -> list:
+        """The names of the parameters in each group."""
+        name_of = {one: name for name, one in self.module.named_parameters()}
+        return [[name_of[one] for one in group["params"]]
+                for group in self.optimizer.param_groups]
 
     def _saved_buffers(self) -> dict:
         """Those that state_dict() has too."""

@@ -2,13 +2,14 @@
 """initialize(), with the arguments and results of deepspeed.initialize()."""
 from __future__ import annotations
 
+import copy
 from typing import Any, Callable, Mapping, Optional
 
 import torch
 
 from .._errors import ArgumentError, Unsupported
 from ..torch import offload as rooms
-from ..torch.offload import _given_optimizer
+from ..torch.offload import _given_optimizer, _settings
 from ..torch.offload._blocks import automatic_or_leaves
 from . import _config
 from ._engine import Engine
@@ -24,7 +25,7 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
     """Trains `model` with headrace.offload(), as the DeepSpeed file `config` says. Returns the
     engine, the optimizer (None without one), a loader of training_data or None, and the schedule or
     None. docs/python.md lists what differs. One process; after an error, the model keeps its
-    values."""
+    values, rounded to the file's dtype if the error came after that."""
     del distributed_port, dist_init_required  # one process has nobody to call
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, and initialize() takes a "
@@ -36,14 +37,27 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
     whole = _config.read(args, config, config_params)
     loop, rest = _config.split(whole)
     trains = optimizer is not None or bool(rest.get("optimizer"))
+    if not trains and lr_scheduler is not None:
+        raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the model "
+                            "is as it was. Name an optimizer in config, or leave both out.")
+    before = [(one, one.dtype, one.requires_grad) for one in model.parameters()]
     if not trains:
         model.requires_grad_(False)
-    _convert(model, rest)
-    made = _offloaded(model, optimizer, model_parameters, rest)
-    schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains else None
+    made = None
+    try:
+        made = _offloaded(model, optimizer, model_parameters, rest)
+        schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains else None
+        loader = None if training_data is None else torch.utils.data.DataLoader(
+            training_data, loop.micro_batch, shuffle=True, collate_fn=collate_fn)
+    except BaseException:
+        if made is not None:
+            made.restore()
+        for parameter, dtype, requires_grad in before:
+            parameter.requires_grad_(requires_grad)
+            if parameter.dtype != dtype:
+                parameter.data = parameter.data.to(dtype)
+        raise
     engine = Engine(model, made, schedule, loop, whole, trains)
-    loader = None if training_data is None else torch.utils.data.DataLoader(
-        training_data, loop.micro_batch, shuffle=True, collate_fn=collate_fn, drop_last=True)
     return engine, made if trains else None, loader, schedule
 
 
@@ -55,16 +69,25 @@ def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
 
 
 def _offloaded(model: torch.nn.Module, optimizer: Any, model_parameters: Any, rest: dict) -> Any:
+    optimizer = _called(optimizer, model, model_parameters)
+    given = None if optimizer is None else _given_optimizer.of_optimizer(optimizer)
+    if given is None:
+        _settings.rule_of(copy.deepcopy(rest), None, {})  # refuses before values are rounded
+    _convert(model, rest)
     common: dict = {"device": _device_of(model), "blocks": automatic_or_leaves(model)}
-    if optimizer is None:
+    if given is None:
         groups = _given_optimizer.of_parameters(model, model_parameters)
         return rooms.offload(model, rest, params=groups, **common)[1]
-    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
-        optimizer = optimizer(list(model.parameters()) if model_parameters is None
-                              else model_parameters)
     rest.pop("optimizer", None)  # the program's own goes before the file's, as in DeepSpeed
-    rule, groups = _given_optimizer.of_optimizer(optimizer)
-    return rooms.offload(model, rest, optimizer=rule, params=groups, **common)[1]
+    made = rooms.offload(model, rest, optimizer=given[0], params=given[1], **common)[1]
+    _given_optimizer.share_groups(optimizer, made)
+    return made
+
+
+def _called(optimizer: Any, model: torch.nn.Module, model_parameters: Any) -> Any:
+    if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
+        return optimizer
+    return optimizer(list(model.parameters()) if model_parameters is None else model_parameters)
 
 
 def _device_of(model: torch.nn.Module) -> Optional[str]:
@@ -89,8 +112,7 @@ def _schedule_of(given: Any, old: Any, optimizer: Any, section: Optional[Mapping
             raise ArgumentError("lr_scheduler belongs to another optimizer than the one that "
                                 "initialize() was given; it would change nothing. Make it for that "
                                 "one, or give a function that takes the optimizer.")
-        given.optimizer = optimizer  # whose groups have the same order
-        return given
+        return given  # the groups are shared
     if callable(given):
         return given(optimizer)
     raise ArgumentError(f"lr_scheduler is a {type(given).__name__}; nothing was scheduled. Give "
@@ -107,7 +129,7 @@ def _schedule_from(section: Mapping[str, Any], optimizer: Any) -> Any:
             raise Unsupported(f"the schedule '{name}' of config is DeepSpeed's, which is not "
                               "installed. Install it, or give lr_scheduler=.") from error
         kind = getattr(lr_schedules, str(name), None)
-    if kind is None:
+    if kind is None or kind is torch.optim.lr_scheduler.ReduceLROnPlateau:
         raise ArgumentError(f"the schedule '{name}' of config is neither torch's nor DeepSpeed's. "
                             "Correct its type, or give lr_scheduler=.")
     return kind(optimizer, **options)

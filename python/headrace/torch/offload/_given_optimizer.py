@@ -16,7 +16,7 @@ _OPTIONS = {"lr", "betas", "eps", "weight_decay", "maximize", "momentum", "dampe
             "lr_decay"}
 # What only says how torch computes, and what every rule here does.
 _WITHOUT_EFFECT = {"params", "param_names", "foreach", "fused", "capturable", "differentiable",
-                   "initial_lr", "decoupled_weight_decay"}
+                   "decoupled_weight_decay"}
 _AS_HERE = {"bias_correction": True, "amsgrad": False, "initial_accumulator_value": 0}
 
 
@@ -27,14 +27,34 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> tuple[str, list]:
         raise Unsupported(f"the optimizer is a {kind}, and headrace has "
                           f"{', '.join(sorted(set(_RULES.values())))}; the model is as it was. "
                           "Give one of them, or name it in config's optimizer.")
-    if optimizer.state:
+    if _has_made_a_step(optimizer):
         raise ArgumentError(f"the {kind} has made a step already, and its state would be lost; "
                             "the model is as it was. Give initialize() a new one.")
     rule = _RULES[kind]
-    decoupled = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", False))
-    if rule == "Adam" and decoupled:
+    of_class = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", False))
+    decoupled = {bool(group.get("decoupled_weight_decay", of_class))
+                 for group in optimizer.param_groups}
+    if rule == "Adam" and len(decoupled) > 1:
+        raise Unsupported("some groups of the Adam have decoupled_weight_decay, and others not; "
+                          "the model is as it was. Give all of them the same.")
+    if rule == "Adam" and True in decoupled:
         rule = "AdamW"
     return rule, [_of_group(group, kind) for group in optimizer.param_groups]
+
+
+def _has_made_a_step(optimizer: torch.optim.Optimizer) -> bool:
+    """torch's Adagrad has state from the start, of step 0."""
+    return any(float(state.get("step", 1)) > 0 for state in optimizer.state.values())
+
+
+def share_groups(given: torch.optim.Optimizer, made: torch.optim.Optimizer) -> None:
+    """What a program's schedule writes into the groups of its optimizer reaches the one that
+    trains, and its schedule finds there what it has noted."""
+    for old, new in zip(given.param_groups, made.param_groups):
+        for key, value in old.items():
+            if key not in _WITHOUT_EFFECT and key not in _AS_HERE:
+                new.setdefault(key, value)
+    given.param_groups = made.param_groups
 
 
 def _of_group(group: dict, kind: str) -> dict:

@@ -86,7 +86,11 @@ class OfModel(Offloaded):
     def load_state_dict(self, state_dict: dict) -> None:
         self._offload.require_no_gradients("load_state_dict()")
         self._refuse_state_of_frozen(state_dict)
-        super().load_state_dict(state_dict)
+        groups = self.param_groups  # shared with a program's own; torch replaces the list
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            groups[:], self.param_groups = self.param_groups, groups
         if REFERENCE not in state_dict:
             self._part.reset(set(self._part_of) - set(self.state))
         self._part.is_whole = True
