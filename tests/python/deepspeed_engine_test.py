@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -269,6 +270,21 @@ class Checkpoints(Engines):
         with self.assertRaisesRegex(NotImplementedError, "load_module_only"):
             engine.load_checkpoint(self.folder + "/run", load_module_only=True)
         self.train(engine, range(2))
+
+    def test_replace_those_of_the_same_tag_and_survive_a_kill_in_between(self):
+        engine, run = self.engine(), self.folder + "/run"
+        self.train(engine, range(2))
+        engine.save_checkpoint(run, tag="deep/a")
+        self.train(engine, range(2))
+        engine.save_checkpoint(run, tag="deep/a")
+        self.assertEqual(os.listdir(run + "/deep"), ["a"])
+        weights = self.weights(engine)
+        os.rename(run + "/deep/a", run + "/deep/a.new")  # as a kill between two renames leaves it
+        shutil.copytree(run + "/deep/a.new", run + "/deep/a.old")
+        other = self.engine()
+        other.load_checkpoint(run)
+        self.assertEqual((os.listdir(run + "/deep"), other.global_steps), (["a"], 2))
+        self.assert_same(weights, self.weights(other))
 
     def test_in_the_middle_of_a_step_or_for_another_model_are_refused(self):
         engine = self.engine()

@@ -13,7 +13,8 @@ import os
 import pathlib
 import pickle
 import re
-from typing import Any, Optional
+import shutil
+from typing import Any, Callable, Optional
 
 import torch
 
@@ -50,9 +51,33 @@ def own_state_in(folder: pathlib.Path) -> Optional[dict]:
         return None
 
 
-def folder_to_save(directory: Any, tag: Any) -> pathlib.Path:
-    os.makedirs(directory, exist_ok=True)
-    return pathlib.Path(directory, str(tag))
+def save_to(directory: Any, tag: Any, save: Callable[[pathlib.Path], None]) -> None:
+    """A tag that is there is replaced once the new one is whole: at any moment one of them is, and
+    folder_to_load() finds it."""
+    folder = pathlib.Path(directory, str(tag))
+    os.makedirs(folder.parent, exist_ok=True)
+    new, old = _beside(folder)
+    _finish_replacing(folder)
+    shutil.rmtree(new, ignore_errors=True)
+    if not folder.exists():
+        save(folder)
+        return
+    save(new)
+    os.rename(folder, old)
+    _finish_replacing(folder)
+
+
+def _beside(folder: pathlib.Path) -> tuple:
+    return folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+
+
+def _finish_replacing(folder: pathlib.Path) -> None:
+    new, old = _beside(folder)
+    if not old.is_dir():
+        return
+    if not folder.exists():
+        os.rename(new, folder)
+    shutil.rmtree(old)
 
 
 def note_latest(directory: Any, tag: Any) -> None:
@@ -74,6 +99,7 @@ def folder_to_load(directory: Any, tag: Optional[Any]) -> Optional[pathlib.Path]
             return None
         tag = latest.read_text(encoding="utf-8").strip()
     folder = pathlib.Path(directory, str(tag))
+    _finish_replacing(folder)
     if not folder.is_dir():
         raise NoSuchFile(f"there is no checkpoint '{tag}' in {directory}; nothing was loaded. "
                          f"These are there: {_tags_in(directory)}.", _c.HEADRACE_NOT_FOUND, 2)

@@ -176,7 +176,8 @@ class Engine(torch.nn.Module):
                              "it would lose; nothing was saved. Call it after the last of them.")
         tag = f"global_step{self.global_steps}" if tag is None else tag
         own = _checkpoints.packed(self._own_state(client_state or {}))
-        self.optimizer.save_model(_checkpoints.folder_to_save(save_dir, tag), own)
+        _checkpoints.save_to(save_dir, tag,
+                             lambda folder: self.optimizer.save_model(folder, own))
         if save_latest:
             _checkpoints.note_latest(save_dir, tag)
         return True
