@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from typing import Any, Iterator
+from typing import Any
 
 from .._errors import Unsupported
 from ._on_import import when_imported

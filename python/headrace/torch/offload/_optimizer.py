@@ -140,6 +140,7 @@ class OfModel(Offloaded):
     def save_model(self, directory: Any, trainer_state: bytes) -> None:
         """Weights and state, as a checkpoint of the engine."""
         self._offload.require_none_in_use("save_checkpoint()")
+        self._offload.require_no_gradients("save_checkpoint()")  # it would lose them
         self._part.save_checkpoint(directory, trainer_state)
 
     def load_model(self, directory: Any) -> bytes:
