@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/error_text.hpp"
+#include "base/file_space.hpp"
 #include "base/sync_folder.hpp"
 #include "base/units.hpp"
 #include "base/whole_transfers.hpp"
@@ -60,11 +61,12 @@ File File::create(const std::string& path, std::uint64_t size_bytes, const Calle
   base::UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd) fail(caller, "cannot create " + path, errno);
   swap::check_file_size_limit(path, size_bytes, "no checkpoint was made");
-  const auto size = static_cast<off_t>(size_bytes);
   // A full disk is found here, where the file system can reserve.
-  if (size > 0 && ::fallocate(fd.get(), 0, 0, size) != 0 &&
-      (errno != EOPNOTSUPP || ::ftruncate(fd.get(), size) != 0))
-    fail(caller, "cannot reserve " + base::format_bytes(size_bytes) + " in " + path, errno);
+  int error = base::reserve(fd.get(), size_bytes);
+  if (error == EOPNOTSUPP)
+    error = ::ftruncate(fd.get(), static_cast<off_t>(size_bytes)) == 0 ? 0 : errno;
+  if (error != 0)
+    fail(caller, "cannot reserve " + base::format_bytes(size_bytes) + " in " + path, error);
   return {caller, path, std::move(fd), O_RDWR};
 }
 

@@ -74,6 +74,7 @@ HeldGradients* GradientBucket::take_free(const Reduction& of) {
     if (one.used) continue;
     one.used = true;
     one.of = of;
+    one.number = ++taken_;
     one.stream = {};
     one.there = {};
     for (const ParameterId id : p_.registry.group(of.group).parameters) one.has[id.index] = 0;
@@ -92,12 +93,13 @@ bool GradientBucket::frees_some(std::uint32_t position) const noexcept {
       held_, [&](const HeldGradients& one) { return one.used && one.of.position < position; });
 }
 
-// At most one is behind another at its position: the ranks open the bucket for these one by one.
+// In the trainer's order: the runner frees memory in another one, and sums are in rank order only if
+// every rank brings the groups of a position as its trainer does.
 HeldGradients* GradientBucket::first_held() noexcept {
   HeldGradients* first = nullptr;
   for (HeldGradients& one : held_) {
     if (!one.used || &one == open_here_) continue;
-    if (first == nullptr || one.of.position < first->of.position) first = &one;
+    if (first == nullptr || one.number < first->number) first = &one;
   }
   return first;
 }

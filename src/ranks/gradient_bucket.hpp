@@ -48,6 +48,7 @@ struct HeldGradients {
   std::byte* memory = nullptr;
   bool used = false;
   Reduction of;
+  std::uint64_t number = 0;       // in the trainer's order
   Stream stream;                  // of the last arrival
   Event there;                    // of all of them; set by leave_position()
   std::vector<std::uint8_t> has;  // per parameter of the model
@@ -121,6 +122,7 @@ class GradientBucket {
   std::byte* memory_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   std::array<HeldGradients, residency::Plan::kMostBuckets> held_;
+  std::uint64_t taken_ = 0;             // of held_, since the start
   std::optional<Reduction> open_;       // the same on all ranks
   HeldGradients* open_here_ = nullptr;  // null: this rank has none of them
   std::vector<std::uint8_t> in_slab_;   // per parameter: its slab already holds a sum

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include <span>
 
 #include "base/error_text.hpp"
+#include "base/file_space.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
@@ -118,10 +118,7 @@ void name_file_system(int directory, PathProbe& probe) {
   if (::fstat(directory, &file) != 0) throw not_usable(probe.path, errno);
   probe.device = file.st_dev;
   probe.inode = file.st_ino;
-  struct statvfs space {};
-  if (::fstatvfs(directory, &space) == 0) {
-    probe.free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
-  }
+  probe.free_bytes = base::free_bytes(directory).value_or(0);
 }
 
 // A file that is gone when it is closed.

@@ -2,7 +2,6 @@
 #include "swap/swap_file.hpp"
 
 #include <fcntl.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 
 #include "base/check.hpp"
 #include "base/error_text.hpp"
+#include "base/file_space.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "swap/io_buffer.hpp"
@@ -17,11 +17,6 @@
 
 namespace headrace::swap {
 namespace {
-std::uint64_t free_bytes(int directory) {
-  struct statvfs space {};
-  return ::fstatvfs(directory, &space) == 0 ? std::uint64_t{space.f_bavail} * space.f_frsize : 0;
-}
-
 // For file systems without fallocate. Returns 0 or an errno.
 int write_zeros(int file, std::uint64_t size_bytes) {
   const std::size_t piece = base::kMiB;
@@ -41,12 +36,8 @@ int write_zeros(int file, std::uint64_t size_bytes) {
 }
 
 int reserve(int file, std::uint64_t size_bytes) {
-  while (::fallocate(file, 0, 0, static_cast<off_t>(size_bytes)) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EOPNOTSUPP || errno == ENOSYS) return write_zeros(file, size_bytes);
-    return errno;
-  }
-  return 0;
+  const int error = base::reserve(file, size_bytes);
+  return error == EOPNOTSUPP ? write_zeros(file, size_bytes) : error;
 }
 
 Error not_reserved(const std::string& path, std::uint64_t wanted, std::uint64_t free,
@@ -76,11 +67,11 @@ void make_file(base::UniqueFd& file, int directory, const std::string& name,
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | (direct ? O_DIRECT : 0);
   file.reset(TEMP_FAILURE_RETRY(::openat(directory, name.c_str(), flags, 0600)));
   const int error = errno;
-  if (!file) throw not_reserved(path, size_bytes, free_bytes(directory), error);
+  if (!file) throw not_reserved(path, size_bytes, base::free_bytes(directory).value_or(0), error);
 }
 
 void reserve_blocks(int file, const std::string& path, std::uint64_t size_bytes) {
-  const std::uint64_t free = free_bytes(file);
+  const std::uint64_t free = base::free_bytes(file).value_or(0);
   if (const int error = reserve(file, size_bytes); error != 0)
     throw not_reserved(path, size_bytes, free, error);
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "swap/swap_tier.hpp"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
 #include "base/check.hpp"
 #include "base/error_text.hpp"
+#include "base/file_space.hpp"
 #include "base/units.hpp"
 #include "headrace/error.hpp"
 #include "swap/refusal.hpp"
@@ -103,11 +102,9 @@ void SwapTier::fail(const Extent& extent, const Subject& subject, IoKind kind, s
 std::string SwapTier::what_helps_there(const OwnDrive& own, int error) {
   const bool of_a_store = own.directory == nullptr;
   if (!of_a_store || (error != ENOSPC && error != EDQUOT)) return what_helps(error);
-  struct statvfs space {};
   std::string text;
-  if (::fstatvfs(own.file->fd(), &space) == 0)
-    text = base::format_bytes_exactly(std::uint64_t{space.f_bavail} * space.f_frsize) +
-           " are free there; ";
+  if (const auto free = base::free_bytes(own.file->fd()))
+    text = base::format_bytes_exactly(*free) + " are free there; ";
   return text +
          "free some, or take the store to a path with more room (headrace store copy) and name "
          "that in headrace.nvme_paths";

@@ -107,6 +107,8 @@ BUGS_OF_SEQUENCES = [
     ("a reduction ahead does not wait for the gradients on the trainer's stream",
      "src/ranks/gradient_bucket.cpp",
      "    if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);\n", ""),
+    ("what is held is brought in the order of its memory", "src/ranks/gradient_bucket.cpp",
+     "one.number < first->number)", "one.of.position < first->of.position)"),
     ("what is held is forgotten at a departure", "src/ranks/gradient_bucket.cpp",
      "    HeldGradients* const mine = first_held();\n",
      "    HeldGradients* const mine = nullptr;\n"),

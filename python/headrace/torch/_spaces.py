@@ -21,6 +21,10 @@ def space_for(folder: Optional[str], shape: Any, dtype: torch.dtype) -> torch.Te
     size_bytes = dtype.itemsize * elements
     try:
         file = tempfile.NamedTemporaryFile(prefix="headrace-state-", dir=folder)
+        space = os.fstatvfs(file.fileno())
+        if space.f_blocks and size_bytes > space.f_bavail * space.f_frsize:
+            # Not tried: an attempt would fill the drive before it failed.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
         os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError as error:

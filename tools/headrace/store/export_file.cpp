@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error_text.hpp"
+#include "base/file_space.hpp"
 #include "base/sync_folder.hpp"
 #include "base/whole_transfers.hpp"
 #include "headrace/error.hpp"
@@ -79,9 +80,9 @@ void ExportFile::open_locked() {
 // Early, since an export may take hours.
 void ExportFile::reserve(std::uint64_t size_bytes) const {
   if (::ftruncate(fd_.get(), 0) != 0) fail("could not empty " + temporary_, errno, kNoFile);
-  if (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(size_bytes)) == 0) return;
-  if (errno != ENOSPC && errno != EDQUOT) return;  // a file system without it
-  fail("there is no room for " + path_, errno, kNoFile);
+  const int error = base::reserve(fd_.get(), size_bytes);
+  if (error != ENOSPC && error != EDQUOT) return;  // reserved, or a file system without it
+  fail("there is no room for " + path_, error, kNoFile);
 }
 
 void ExportFile::write(std::span<const std::byte> bytes, std::uint64_t at) {
