@@ -115,7 +115,8 @@ static inline void headrace_error_init(headrace_error* error, char* message, siz
 
 /* ---- a parameter ---- */
 typedef int32_t headrace_dtype;
-enum { HEADRACE_F32 = 0, HEADRACE_BF16 = 1, HEADRACE_F16 = 2 };
+/* U8: bytes of any meaning, such as a quantised weight; only of frozen parameters. */
+enum { HEADRACE_F32 = 0, HEADRACE_BF16 = 1, HEADRACE_F16 = 2, HEADRACE_U8 = 3 };
 typedef uint32_t headrace_group;
 typedef uint32_t headrace_parameter;
 typedef uint32_t headrace_hyperparameter_set; /* 0 is the default set */

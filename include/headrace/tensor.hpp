@@ -6,11 +6,16 @@
 #include <vector>
 
 namespace headrace {
-enum class DType : std::uint8_t { kF32, kBf16, kF16 };
-constexpr std::uint64_t size_bytes(DType dtype) noexcept { return dtype == DType::kF32 ? 4 : 2; }
-// "F32", "BF16", "F16": the names that safetensors uses.
+// kU8: bytes of any meaning, such as a quantised weight. Only frozen parameters may have it, since
+// no update reads it.
+enum class DType : std::uint8_t { kF32, kBf16, kF16, kU8 };
+constexpr std::uint64_t size_bytes(DType dtype) noexcept {
+  return dtype == DType::kF32 ? 4 : dtype == DType::kU8 ? 1 : 2;
+}
+// "F32", "BF16", "F16", "U8": the names that safetensors uses.
 constexpr const char* name_of(DType dtype) noexcept {
-  return dtype == DType::kF32 ? "F32" : dtype == DType::kBf16 ? "BF16" : "F16";
+  constexpr const char* kNames[] = {"F32", "BF16", "F16", "U8"};
+  return kNames[static_cast<unsigned>(dtype)];
 }
 
 // Handles, valid only for the engine that returned them.

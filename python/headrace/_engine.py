@@ -20,15 +20,17 @@ _LEVELS = {_c.HEADRACE_LOG_INFO: logging.INFO, _c.HEADRACE_LOG_WARNING: logging.
            _c.HEADRACE_LOG_ERROR: logging.ERROR}
 _KEPT_LINES = 4096
 
-DTYPES = {"f32": _c.HEADRACE_F32, "bf16": _c.HEADRACE_BF16, "f16": _c.HEADRACE_F16}
+DTYPES = {"f32": _c.HEADRACE_F32, "bf16": _c.HEADRACE_BF16, "f16": _c.HEADRACE_F16,
+          "u8": _c.HEADRACE_U8}
 CONTENTS = {"weight": _c.HEADRACE_WEIGHT, "master": _c.HEADRACE_MASTER,
             "exp_avg": _c.HEADRACE_EXP_AVG, "exp_avg_sq": _c.HEADRACE_EXP_AVG_SQ}
 # Formats of buffers. memoryview casts to none of 16 bits but integers, so bf16 and f16 come as
 # their bits: np.asarray(...).view(np.float16).
-_FORMATS = {_c.HEADRACE_F32: "f", _c.HEADRACE_BF16: "H", _c.HEADRACE_F16: "H"}
-_SIZES = {_c.HEADRACE_F32: 4, _c.HEADRACE_BF16: 2, _c.HEADRACE_F16: 2}
+_FORMATS = {_c.HEADRACE_F32: "f", _c.HEADRACE_BF16: "H", _c.HEADRACE_F16: "H",
+            _c.HEADRACE_U8: "B"}
+_SIZES = {_c.HEADRACE_F32: 4, _c.HEADRACE_BF16: 2, _c.HEADRACE_F16: 2, _c.HEADRACE_U8: 1}
 # The same in __cuda_array_interface__, where torch has <V2 for its bf16.
-_DEVICE_FORMATS = {"f": "<f4", "H": "<u2"}
+_DEVICE_FORMATS = {"f": "<f4", "H": "<u2", "B": "|u1"}
 _DEVICE_DTYPES = {"<f4": "f32", "<f2": "f16", "<u2": "bf16", "<V2": "bf16"}
 
 
@@ -36,7 +38,7 @@ class Parameter(NamedTuple):
     """A parameter as it is registered."""
 
     shape: Sequence[int]
-    dtype: str = "bf16"
+    dtype: str = "bf16"  # "f32", "bf16", "f16"; "u8": bytes of any meaning, of frozen ones alone
     hyperparameters: int = 0  # of add_hyperparameters(); 0: the default set
     frozen: bool = False
 

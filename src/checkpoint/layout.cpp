@@ -8,6 +8,7 @@
 
 #include "base/error_text.hpp"
 #include "checkpoint/chunk_sums.hpp"
+#include "checkpoint/safetensors_parse.hpp"
 #include "optimizer_cpu/state_streams.hpp"
 
 namespace headrace::checkpoint {
@@ -121,7 +122,7 @@ TensorHeader header_of(const SavedParameter& parameter, const Kept& kept) {
   if (!kept) return {name, "I64", {}, sizeof(std::int64_t)};
   const std::uint64_t elements = elements_of(parameter);
   if (*kept != Content::kWeight) return {name, "F32", parameter.shape, elements * sizeof(float)};
-  return {name, parameter.dtype, parameter.shape, elements * (parameter.dtype == "F32" ? 4 : 2)};
+  return {name, parameter.dtype, parameter.shape, elements * dtype_size_bytes(parameter.dtype)};
 }
 
 void assign_files(Manifest& manifest, OptimizerRule rule, std::uint64_t file_bytes) {

@@ -11,6 +11,7 @@
 #include "base/error_text.hpp"
 #include "checkpoint/load_together.hpp"
 #include "checkpoint/model_tensors.hpp"
+#include "checkpoint/safetensors_parse.hpp"
 #include "checkpoint/some_of.hpp"
 #include "headrace/checkpoint.hpp"
 #include "headrace/error.hpp"
@@ -35,9 +36,8 @@ class Tensors {
  public:
   explicit Tensors(const std::string& path) : model_(path, kCall, kHelp) {}
 
-  // Throws unless it is there with this shape, in a dtype that a weight can have.
-  void require(const std::string& name, const std::string& of,
-               const std::vector<std::int64_t>& shape) const {
+  // Throws unless it is there with this shape, in a dtype that the parameter can take.
+  void require(const std::string& name, const std::string& of, const ParameterSpec& spec) const {
     const TensorEntry* const found = model_.find(name);
     if (found == nullptr) {
       refuse(model_.path(),
@@ -45,11 +45,18 @@ class Tensors {
              "Load the model that was registered, or map the names (tensor_name).");
     }
     const TensorEntry& entry = *found;
-    if (entry.shape != shape) {
+    if (entry.shape != spec.shape) {
       refuse(model_.path(),
              base::quoted_name(name) + " is " + shape_text(entry.dtype, entry.shape) + ", but " +
-                 of + " has the shape " + json(shape).dump(),
+                 of + " has the shape " + json(spec.shape).dump(),
              "Register the shapes of this model.");
+    }
+    if (spec.dtype == DType::kU8) {
+      if (dtype_size_bytes(entry.dtype) == 1) return;
+      refuse(model_.path(),
+             base::quoted_name(name) + " is " + base::one_line(entry.dtype) + ", but " + of +
+                 " is U8, whose values are copied as they are",
+             "Register the dtype of this model.");
     }
     if (!dtypes().contains(entry.dtype)) {
       refuse(model_.path(),
@@ -71,6 +78,7 @@ class Tensors {
 
   // Elements from `first` on, converted to `to`.
   void read(const std::string& name, std::uint64_t first, DType to, std::span<std::byte> out) {
+    if (to == DType::kU8) return model_.read(name, first, out);
     const std::string& dtype = model_.find(name)->dtype;
     const DType from = dtypes().at(dtype);
     const std::uint64_t elements = out.size() / size_bytes(to);
@@ -149,7 +157,7 @@ class Weights {
     tensors_.emplace(path_);
     for (std::uint32_t i = 0; i < engine_.parameter_count(); ++i) {
       tensors_->require(names_[i], "parameter " + base::quoted_name(engine_.full_name({i})),
-                        engine_.spec({i}).shape);
+                        engine_.spec({i}));
     }
     const std::set<std::string> used(names_.begin(), names_.end());
     if (!options_.allow_unused) tensors_->refuse_unused(used);

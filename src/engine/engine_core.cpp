@@ -113,6 +113,7 @@ void EngineCore::freeze() {
     for (std::uint32_t g = 0; g < registry_.groups().size(); ++g)
       registry_.group({g}).repeated_gradients = true;
   }
+  registry_.check_frozen();
   engine::check_lending(inputs_, registry_);
   const ranks::LocalRanks local = ranks::find_local_ranks(*inputs_.collective);
   const std::string settings = settings::lines_of(inputs_.settings);

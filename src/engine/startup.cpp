@@ -31,12 +31,14 @@ std::string dtype_not_followed(const Settings& settings, const Partition& partit
   const std::optional<DType> asked = settings.parameter_dtype();
   const auto& sections = partition.sections;
   const auto follows = [&](const partition::Section& section) { return section.dtype == *asked; };
-  if (!asked || sections.empty() || std::ranges::any_of(sections, follows)) return "";
+  const auto other = std::ranges::find_if(
+      sections, [](const partition::Section& section) { return section.dtype != DType::kU8; });
+  if (!asked || other == sections.end() || std::ranges::any_of(sections, follows)) return "";
   const char* why = asked == DType::kF32    ? "neither bf16.enabled nor fp16.enabled is true"
                     : asked == DType::kBf16 ? "bf16.enabled"
                                             : "fp16.enabled";
   return std::string("the settings ask for ") + name_of(*asked) + " parameters (" + why +
-         "), and none of those registered is: they train in " + name_of(sections.front().dtype) +
+         "), and none of those registered is: they train in " + name_of(other->dtype) +
          ", where DeepSpeed would not. Register what Settings::parameter_dtype() says, or set "
          "bf16.enabled or fp16.enabled";
 }

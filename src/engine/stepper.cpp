@@ -12,7 +12,7 @@
 
 namespace headrace::engine {
 const partition::RegisteredParameter& Stepper::require_taken(const char* call, ParameterId id,
-                                                             const void* gradient,
+                                                             const void* gradient, DType dtype,
                                                              bool lends) const {
   const partition::RegisteredParameter& parameter = p_.registry.parameter(id);
   const auto refuse = [&](Code code, const std::string& why) {
@@ -20,6 +20,11 @@ const partition::RegisteredParameter& Stepper::require_taken(const char* call, P
   };
   if (gradient == nullptr) refuse(Code::kInvalidArgument, "a null pointer");
   refuse_frozen(p_.registry, id, call, "takes no gradient");
+  if (dtype == DType::kU8) {
+    refuse(
+        Code::kInvalidArgument,
+        "the gradient is U8, which is no number; nothing was taken. Give it in F32, BF16 or F16");
+  }
   const partition::RegisteredGroup& group = p_.registry.group(parameter.group);
   if (group.lends_gradients != lends) {
     refuse(Code::kWrongState,
@@ -33,14 +38,14 @@ const partition::RegisteredParameter& Stepper::require_taken(const char* call, P
 }
 
 void Stepper::lend_gradient(ParameterId id, const void* gradient, DType dtype) {
-  const auto& parameter = require_taken("lend_gradient", id, gradient, /*lends=*/true);
+  const auto& parameter = require_taken("lend_gradient", id, gradient, dtype, /*lends=*/true);
   const auto span = p_.calls.span("lend_gradient", parameter.group.index,
                                   parameter.spec.elements() * size_bytes(dtype));
   p_.gradients.lend(id, gradient, dtype);
 }
 
 void Stepper::add_gradient(ParameterId id, const void* gradient, DType dtype, Stream stream) {
-  const auto& parameter = require_taken("add_gradient", id, gradient, /*lends=*/false);
+  const auto& parameter = require_taken("add_gradient", id, gradient, dtype, /*lends=*/false);
   const auto span = p_.calls.span("add_gradient", parameter.group.index,
                                   parameter.spec.elements() * size_bytes(dtype));
   p_.gradients.add(id, gradient, dtype, stream);

@@ -49,7 +49,8 @@ class Stepper {
   // `lends`: the way in which a gradient comes. Its parameter is trained, its group takes such
   // gradients, and the pointer is not null; or throws.
   const partition::RegisteredParameter& require_taken(const char* call, ParameterId id,
-                                                      const void* gradient, bool lends) const;
+                                                      const void* gradient, DType dtype,
+                                                      bool lends) const;
   void warn_of_unused_clipping(const StepOptions& options);
   void warn_of_no_gradients(const StepResult& result);
   // Handles a gradient that is not finite, as the setting says.

@@ -502,6 +502,8 @@ void update_by_gradient(const Master master, const UpdateSpan& span, const Updat
     case DType::kF16:
       return update_by_rule(master, F16Gradient{static_cast<const Bits16*>(span.gradient)}, span,
                             step);
+    case DType::kU8:
+      return;  // of no gradient: whoever takes gradients refuses it
   }
 }
 

@@ -12,7 +12,7 @@ namespace headrace::partition {
 using base::align_up;
 
 namespace {
-constexpr std::size_t kDTypes = 3;
+constexpr std::size_t kDTypes = 4;
 
 // A group's sections: a trained and a frozen one per dtype where it has such parameters, dtypes in
 // order of first appearance.
@@ -99,7 +99,7 @@ void deal_blocks(Partition& result) {
   std::array<std::array<std::uint64_t, 2>, kDTypes> dealt{};
   for (Section& section : result.sections) {
     std::uint64_t& next = dealt[static_cast<std::size_t>(section.dtype)][section.frozen ? 1 : 0];
-    section.buffer_elements = align_up(section.elements, kUsedAlignment);
+    section.buffer_elements = align_up(section.elements, used_alignment(section.dtype));
     section.first_dealt_to = static_cast<std::uint32_t>(next % result.world_size);
     next += blocks_of(section);
     section.shard = result.shard_of(section, result.rank);

@@ -29,7 +29,8 @@
 namespace headrace::partition {
 using base::kBlockElements;
 using base::kParameterAlignment;
-inline constexpr std::uint64_t kUsedAlignment = 2048;  // elements: 4 KiB of a 2-byte weight
+// In elements: whole pages of the weights, and of all that is kept beside trained ones.
+constexpr std::uint64_t used_alignment(DType dtype) { return dtype == DType::kU8 ? 4096 : 2048; }
 
 struct GroupShape {
   std::vector<ParameterSpec> parameters;
@@ -56,7 +57,7 @@ struct Section {
   DType dtype = DType::kF32;
   bool frozen = false;                // true if all its parameters are frozen
   std::uint64_t elements = 0;         // up to the end of the last parameter
-  std::uint64_t buffer_elements = 0;  // of all shards: a multiple of kUsedAlignment
+  std::uint64_t buffer_elements = 0;  // of all shards: a multiple of used_alignment()
   std::uint32_t first_dealt_to = 0;   // the rank that got the first block
   Shard shard;                        // this rank's
   // Position in the group's buffer of this dtype: the trained section, then the frozen one.
@@ -69,7 +70,7 @@ struct Section {
 struct Tile {
   std::uint32_t section = 0;
   std::uint64_t first_element = 0;  // in its section, not its shard
-  std::uint64_t elements = 0;       // used ones, a multiple of kUsedAlignment
+  std::uint64_t elements = 0;       // used ones, a multiple of used_alignment()
   std::uint32_t first_segment = 0;
   std::uint32_t segments = 0;
 };

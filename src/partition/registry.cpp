@@ -77,6 +77,15 @@ GroupId Registry::add_group(std::string name, std::vector<ParameterSpec> paramet
   return id;
 }
 
+void Registry::check_frozen() const {
+  for (const RegisteredParameter& parameter : parameters_) {
+    if (parameter.spec.dtype != DType::kU8 || parameter.spec.frozen) continue;
+    refuse("freeze: parameter '" + parameter.full_name +
+           "' is U8, which no update can change, and it is not frozen; nothing was allocated. Set "
+           "ParameterSpec::frozen, or call set_frozen() before.");
+  }
+}
+
 void Registry::set_frozen(ParameterId id, bool frozen) {
   parameter(id);
   parameters_[id.index].spec.frozen = frozen;

@@ -39,6 +39,8 @@ class Registry {
   void set_hyperparameters(HyperparameterSetId id, const Hyperparameters& values);
   GroupId add_group(std::string name, std::vector<ParameterSpec> parameters);
 
+  // At freeze: throws for what no update can change and is not frozen.
+  void check_frozen() const;
   void set_frozen(ParameterId id, bool frozen);
   void set_frozen(GroupId id, bool frozen);
 

@@ -93,7 +93,7 @@ bool GradientBucket::frees_some(std::uint32_t position) const noexcept {
       held_, [&](const HeldGradients& one) { return one.used && one.of.position < position; });
 }
 
-// In the trainer's order: the runner frees memory in another one, and sums are in rank order only if
+// In the trainer's order, not that in which the runner freed memory: sums are in rank order only if
 // every rank brings the groups of a position as its trainer does.
 HeldGradients* GradientBucket::first_held() noexcept {
   HeldGradients* first = nullptr;

@@ -13,7 +13,8 @@ using swap::Priority;
 
 namespace {
 const char* weight_codec(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kF16 ? "f16" : "bf16";
+  constexpr const char* kCodecs[] = {"f32", "bf16", "f16", "u8"};
+  return kCodecs[static_cast<unsigned>(dtype)];
 }
 
 // What helps where the bytes are not those that were written. A new run reads a store again.

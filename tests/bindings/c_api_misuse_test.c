@@ -279,7 +279,7 @@ static void names_and_shapes(void) {
   REFUSED(headrace_engine_add_group(engine, "g", &spec, 1, &n, &error));
   spec.shape = ones;
   for (i = 0; i < 3; ++i) {
-    spec.dtype = i == 0 ? -1 : i == 1 ? 3 : INT32_MAX;
+    spec.dtype = i == 0 ? -1 : i == 1 ? HEADRACE_U8 + 1 : INT32_MAX;
     REFUSED(headrace_engine_add_group(engine, "g", &spec, 1, &n, &error));
   }
   spec.dtype = HEADRACE_BF16;

@@ -100,6 +100,38 @@ TEST(LoadWeights, ConvertsEveryDtypeIntoEveryOther) {
   }
 }
 
+TEST(LoadWeights, CopiesBytesOfAnyMeaning) {
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/m";
+  Engine engine(Settings{});
+  engine.add_group("g", {{.name = "a", .dtype = DType::kU8, .shape = {4}, .frozen = true}});
+  engine.freeze();
+  const auto stored = [&] {
+    std::string bytes;
+    engine.store({0}, Content::kWeight, [&](std::uint64_t, std::span<const std::byte> values) {
+      bytes.append(reinterpret_cast<const char*>(values.data()), values.size());
+    });
+    return bytes;
+  };
+  const std::string bytes("\xff\x7f\0\x80", 4);
+  for (const char* const dtype : {"U8", "I8", "F8_E4M3"}) {
+    write_model(path, {{"g.a", dtype, {4}, bytes}});
+    load_weights(engine, path);
+    EXPECT_EQ(stored(), bytes) << dtype;
+  }
+  write_model(path, {{"g.a", "F16", {4}, bytes_of(kInF16)}});
+  const std::string error = error_of([&] { load_weights(engine, path); });
+  EXPECT_NE(error.find("'g.a' is F16, but parameter 'g.a' is U8"), std::string::npos) << error;
+  EXPECT_EQ(stored(), bytes);
+  const std::string saved = folder.string() + "/saved";
+  save_checkpoint(engine, saved);
+  Engine again(Settings{});
+  again.add_group("g", {{.name = "a", .dtype = DType::kU8, .shape = {4}, .frozen = true}});
+  again.freeze();
+  load_checkpoint(again, saved);
+  EXPECT_EQ(again.hash_parameters(), engine.hash_parameters());
+}
+
 TEST(LoadWeights, ASplitMasterRoundsTiesOfTheWeightAsAStepDoes) {
   const testing::TemporaryDirectory folder;
   const std::string path = folder.string() + "/m";

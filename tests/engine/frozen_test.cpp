@@ -115,6 +115,7 @@ class Adapted {
     for (int b = 0; b < kBlocks; ++b) {
       const std::string name = "h." + std::to_string(b);
       std::vector<ParameterSpec> base = {{"base", DType::kBf16, {kBase}, {}, true},
+                                         {"codes", DType::kU8, {kBase}, {}, true},
                                          {"scale", DType::kF32, {40}, {}, true}};
       const std::vector<ParameterSpec> adapter = {{"adapter", DType::kBf16, {3000}, {}},
                                                   {"bias", DType::kF32, {40}, {}}};
@@ -241,7 +242,8 @@ TEST_P(FrozenParameters, TrainWhatIsBesideThemAsGroupsOfTheirOwnDo) {
     weights[apart] = adapted.weights();
     state[apart] = engine.hash_optimizer_state();
   }
-  EXPECT_EQ(weights[0].size(), 4u * Adapted::kBlocks);
+  EXPECT_EQ(weights[0].size(), 5u * Adapted::kBlocks);
+  EXPECT_EQ(weights[0].at("h.0.codes").size(), std::size_t{Adapted::kBase});
   EXPECT_TRUE(weights[0] == weights[1]);
   EXPECT_EQ(state[0], state[1]);
 }
@@ -264,6 +266,21 @@ TEST_P(FrozenParameters, RefuseGradientAndStateByName) {
   const std::vector<std::byte> weights = adapted.weights().at("h.1.base");
   EXPECT_EQ(weights.size(), 2 * static_cast<std::size_t>(Adapted::kBase));
   EXPECT_TRUE(std::ranges::all_of(weights, [](std::byte b) { return b == std::byte{0x3d}; }));
+}
+
+TEST(Bytes, AreRefusedAsWhatIsTrainedAndAsGradients) {
+  Engine engine(Settings{});
+  engine.add_group("h", {{"codes", DType::kU8, {64}, {}}, {"scale", DType::kF32, {64}, {}}});
+  EXPECT_CODE(Code::kInvalidArgument, engine.freeze(), "'h.codes' is U8");
+  engine.set_frozen(engine.parameter("h.codes"), true);
+  engine.freeze();
+  engine.load(GroupId{0}, [](ParameterId, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{0x3f});
+  });
+  const std::vector<std::byte> gradient(64);
+  EXPECT_CODE(Code::kInvalidArgument,
+              engine.add_gradient(engine.parameter("h.scale"), gradient.data(), DType::kU8),
+              "the gradient is U8");
 }
 
 INSTANTIATE_TEST_SUITE_P(

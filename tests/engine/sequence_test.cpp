@@ -513,8 +513,8 @@ TEST(Sequence, RandomProgramsEndInTheSameBits) {
   std::printf("%s", text.str().c_str());
 }
 
-// Every other step leaves the order where each rank holds two groups of one position, in memory that
-// the runner freed in an order of its own on each rank.
+// Every other step leaves the order where ranks hold two groups of one position, in memory that the
+// runner freed in an order of its own on each.
 TEST(Sequence, RanksThatLeaveBringWhatTheyHoldAsTheirTrainersDid) {
   constexpr std::uint32_t kSteps = 40;
   World world{.ranks = 2, .groups = 3, .ahead = 2, .none_missing = true, .steps = {}};

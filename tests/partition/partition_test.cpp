@@ -21,7 +21,9 @@ std::vector<GroupShape> random_groups(std::mt19937_64& random) {
       const auto elements =
           static_cast<std::int64_t>(1 + random() % (random() % 4 == 0 ? 400'000 : 700));
       group.parameters.push_back({std::to_string(i),
-                                  random() % 3 ? DType::kBf16 : DType::kF32,
+                                  random() % 3   ? DType::kBf16
+                                  : random() % 3 ? DType::kF32
+                                                 : DType::kU8,
                                   {elements},
                                   {},
                                   random() % 3 == 0});
@@ -73,7 +75,7 @@ TEST(Partition, CutsTheLastTileAtWhatIsUsed) {
   const Partition p = make_partition(groups, 2 * kBlockElements, 0, 1);
   ASSERT_EQ(p.tiles.size(), 2u);
   EXPECT_EQ(p.tiles[0].elements, 2 * kBlockElements);
-  EXPECT_EQ(p.tiles[1].elements, kBlockElements + kUsedAlignment);
+  EXPECT_EQ(p.tiles[1].elements, kBlockElements + used_alignment(DType::kBf16));
   EXPECT_EQ(p.parameters[0].pieces, 4u);
 }
 
@@ -93,9 +95,10 @@ TEST(Partition, CoversEveryElementOnceOnAnyNumberOfRanks) {
       covered.resize(p.parameters.size());
       for (const Tile& t : p.tiles) {
         EXPECT_LE(t.elements, tile);
-        EXPECT_EQ(t.elements % kUsedAlignment, 0u);
         EXPECT_GT(t.segments, 0u);
         const Section& section = p.sections[t.section];
+        EXPECT_EQ(t.elements % used_alignment(section.dtype), 0u);
+        EXPECT_EQ(t.elements * size_bytes(section.dtype) % 4096, 0u);
         EXPECT_GE(t.first_element, section.shard.first_element);
         EXPECT_LE(t.first_element + t.elements, section.shard.end());
         std::uint64_t end = 0;
@@ -136,7 +139,7 @@ void expect_shards_to_cover(const Partition& p, const Section& section) {
   EXPECT_EQ(end, section.buffer_elements);
   EXPECT_LE(largest, p.largest_shard_elements(section));
   EXPECT_GT(largest + kBlockElements, p.largest_shard_elements(section));
-  EXPECT_LT(section.buffer_elements, section.elements + kUsedAlignment);
+  EXPECT_LT(section.buffer_elements, section.elements + used_alignment(section.dtype));
 }
 
 std::uint64_t blocks_in(const Shard& shard) {
@@ -209,7 +212,7 @@ TEST(Partition, LeavesNoRankWithoutWorkOn512) {
   }
   EXPECT_LT(static_cast<double>(most), 1.02 * static_cast<double>(all) / 512);
   EXPECT_GT(static_cast<double>(least), 0.85 * static_cast<double>(all) / 512);
-  EXPECT_LT(all, p.parameter_elements + p.sections.size() * kUsedAlignment * 2);
+  EXPECT_LT(all, p.parameter_elements + p.sections.size() * used_alignment(DType::kBf16) * 2);
 }
 
 TEST(Partition, PlacesParametersAlikeForEveryTileSizeAndRank) {

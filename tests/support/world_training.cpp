@@ -8,6 +8,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string_view>
 
 namespace headrace::testing {
@@ -92,7 +93,10 @@ void add_groups(const WorldModel& model, Engine& engine) {
                                                 {"s", DType::kBf16, {700}, forgetful},
                                                 {"t", DType::kBf16, {66'000}, {}}});
   }
-  if (model.frozen) engine.set_frozen(kFrozen, true);
+  if (model.frozen) {
+    engine.set_frozen(kFrozen, true);
+    engine.add_group("codes", {{"codes", DType::kU8, {200'001}, {}, true}});
+  }
   for (std::uint32_t g = 1; model.bound && g < kGroups; ++g) engine.expect_no_gradients({g});
   if (model.bound) engine.keep_bound({0});
 }
@@ -131,14 +135,14 @@ std::uint64_t middle_budget(const WorldModel& model, Settings settings,
 
 class WorldTrainer {
  public:
-  WorldTrainer(const WorldModel& model, Engine& engine, std::uint32_t rank, std::uint32_t world)
-      : model_(model), engine_(engine), rank_(rank), world_(world) {
+  WorldTrainer(const WorldModel& model, Engine& engine, Device* device, std::uint32_t rank,
+               std::uint32_t world)
+      : model_(model), engine_(engine), device_(device), rank_(rank), world_(world) {
     add_groups(model, engine);
     engine.freeze();
     for (std::uint32_t g = 0; g < engine.group_count(); ++g) {
       engine.load({g}, [](ParameterId id, std::span<std::byte> out) {
-        for (std::size_t b = 0; b < out.size(); ++b)
-          out[b] = static_cast<std::byte>(b % 2 == 0 ? b * 31 + id.index : 0x3c);
+        for (std::size_t b = 0; b < out.size(); ++b) out[b] = initial(id, b);
       });
     }
   }
@@ -165,14 +169,28 @@ class WorldTrainer {
   }
 
  private:
+  static std::byte initial(ParameterId id, std::size_t byte) {
+    return static_cast<std::byte>(byte % 2 == 0 ? byte * 31 + id.index : 0x3c);
+  }
+  void gather(GroupId group) {
+    const Gathered gathered = engine_.gather(group);
+    const ParameterId id = engine_.parameters(group).front();
+    if (engine_.spec(id).dtype != DType::kU8) return;
+    if (device_ != nullptr) device_->synchronize({});
+    const DeviceSpan whole = gathered.bytes(id);  // of a device whose memory is the host's
+    const auto* const bytes = static_cast<const std::byte*>(whole.data);
+    for (std::size_t b = 0; b < whole.size_bytes; ++b) {
+      if (bytes[b] != initial(id, b)) throw std::runtime_error("byte " + std::to_string(b));
+    }
+  }
   // Every rank makes the same gathers, also one that has no such micro-batch.
   void micro_batch(std::uint32_t step, std::uint32_t at) {
     const std::uint32_t groups = engine_.group_count();
-    for (std::uint32_t g = model_.bound ? 1 : 0; g < groups; ++g) (void)engine_.gather({g});
-    if (model_.tied) (void)engine_.gather({0});
-    if (model_.tied && model_.gathered_again) (void)engine_.gather({0});
+    for (std::uint32_t g = model_.bound ? 1 : 0; g < groups; ++g) gather({g});
+    if (model_.tied) gather({0});
+    if (model_.tied && model_.gathered_again) gather({0});
     for (std::uint32_t g = groups; g-- > 0;) {
-      if (model_.gathered_again) (void)engine_.gather({g});
+      if (model_.gathered_again) gather({g});
       if (at < model_.micro_batches) add_gradients(step, at, {g});
     }
   }
@@ -214,6 +232,7 @@ class WorldTrainer {
   }
   const WorldModel& model_;
   Engine& engine_;
+  Device* const device_;  // null: the engine's own
   const std::uint32_t rank_, world_;
 };
 }  // namespace
@@ -240,7 +259,7 @@ WorldOutcome train_as_rank(const WorldModel& model, const WorldSetup& setup,
   if (setup.place == WorldPlace::kBudget)
     settings.host_budget_bytes = middle_budget(model, settings, options);
   Engine engine(settings, options);
-  WorldOutcome outcome = WorldTrainer(model, engine, rank, world).train();
+  WorldOutcome outcome = WorldTrainer(model, engine, options.device.get(), rank, world).train();
   engine.close();
   return outcome;
 }

@@ -147,6 +147,50 @@ TEST(Lora, UnfreezingIsRefusedByNameUnlessItWasDeclared) {
   }
 }
 
+// Codes of a quantised weight, and their scale.
+struct QuantisedImpl : torch::nn::Module {
+  QuantisedImpl() {
+    codes = register_parameter("codes", torch::randint(-100, 100, {kWidth, kWidth}, torch::kChar),
+                               false);
+    scale = register_parameter("scale", torch::rand({kWidth, 1}) / 500, false);
+    bias = register_parameter("bias", torch::zeros({kWidth}));
+  }
+  Tensor forward(const Tensor& x) {
+    return x + at::linear(x, codes.to(torch::kFloat) * scale, bias);
+  }
+  Tensor codes, scale, bias;
+};
+TORCH_MODULE(Quantised);
+
+TEST(Lora, OverBytesHasTheBitsOfMemory) {
+  const SwapFolder folder;
+  std::vector<float> losses[2];
+  Tensor biases[2];
+  for (const bool nvme : {false, true}) {
+    torch::manual_seed(3);
+    Offload offload(nvme ? all_on_nvme(folder.path()) : Settings());
+    std::vector<Quantised> modules(kBlocks);
+    std::vector<Group<QuantisedImpl>> groups;
+    const Tensor codes = modules[1]->codes.clone();
+    for (int b = 0; b < kBlocks; ++b)
+      groups.push_back(offload.add_group("h." + std::to_string(b), modules[b]));
+    offload.freeze();
+    for (int step = 0; step < kSteps; ++step) {
+      Tensor x = input().to(torch::kFloat);
+      for (const auto& group : groups) x = offload(group, x);
+      const Tensor loss = x.square().mean();
+      loss.backward();
+      losses[nvme].push_back(loss.item<float>());
+      EXPECT_EQ(offload.step({.learning_rate = 1e-2f}).parameters_updated, 1u * kBlocks);
+    }
+    const auto whole = offload.gathered(groups[1]);
+    EXPECT_TRUE(torch::equal(modules[1]->codes, codes));
+    biases[nvme] = modules[1]->bias.detach().clone();
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_TRUE(same_bits(biases[0], biases[1]));
+}
+
 TEST(Lora, AFactorysModuleIsFrozenAsItWasMade) {
   Offload offload((Settings()));
   const auto group = offload.add_group("h", [] { return Adapted(); });

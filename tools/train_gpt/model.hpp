@@ -26,6 +26,7 @@ inline at::ScalarType scalar_type_of(const GptShape& shape) {
     case headrace::DType::kF16:
       return at::kHalf;
     case headrace::DType::kBf16:
+    case headrace::DType::kU8:  // no recipe asks for it
       break;
   }
   return at::kBFloat16;

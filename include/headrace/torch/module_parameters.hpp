@@ -35,13 +35,10 @@ inline DType dtype_of(const at::Tensor& tensor, const std::string& name) {
   if (type == at::kHalf) return DType::kF16;
   throw Error(Code::kUnsupported,
               "parameter '" + name + "' is " + c10::toString(type) +
-                  ": only Float, BFloat16 and Half parameters can be offloaded. Convert it before "
-                  "add_group(), e.g. module->to(torch::kBFloat16).");
+                  ": only Float, BFloat16 and Half parameters can be offloaded, and frozen ones of "
+                  "one byte per element. Convert it before add_group(), e.g. "
+                  "module->to(torch::kBFloat16).");
 }
-inline at::ScalarType scalar_type_of(DType dtype) noexcept {
-  return dtype == DType::kF32 ? at::kFloat : dtype == DType::kF16 ? at::kHalf : at::kBFloat16;
-}
-
 // A module's parameters, each once. A tensor registered under two names is one parameter, listed
 // under its first name.
 inline NamedTensors parameters_of(const ::torch::nn::Module& module) {
@@ -66,7 +63,9 @@ inline ParameterSpec spec_of(const Place& place, const std::string& group, const
                     (place.is_cpu() ? "" : ", or on " + place.device().str() + ",") +
                     " can be offloaded. Move it with module->to(torch::kCPU) before add_group().");
   }
-  const DType dtype = dtype_of(tensor, full);
+  // Such as int8 and float8: bytes to the engine.
+  const bool is_bytes = tensor.element_size() == 1 && !tensor.requires_grad();
+  const DType dtype = is_bytes ? DType::kU8 : dtype_of(tensor, full);
   if (!tensor.is_contiguous()) {
     throw Error(Code::kUnsupported,
                 "parameter '" + full +

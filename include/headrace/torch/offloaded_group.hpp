@@ -72,7 +72,7 @@ class OffloadedParameter {
         parked_text_(named_ + parked_text),
         tensor_(tensor),
         shape_(spec.shape),
-        storage_(place, scalar_type_of(spec.dtype), spec.elements() * size_bytes(spec.dtype),
+        storage_(place, tensor.scalar_type(), spec.elements() * size_bytes(spec.dtype),
                  parked_text_),
         gradient_(place, tensor,
                   "the gradient of " + named_ +

@@ -72,11 +72,14 @@ DType dtype_from_c(headrace_dtype dtype) {
   if (dtype == HEADRACE_F32) return DType::kF32;
   if (dtype == HEADRACE_BF16) return DType::kBf16;
   if (dtype == HEADRACE_F16) return DType::kF16;
-  refuse("dtype " + std::to_string(dtype) + " is not known; 0 is F32, 1 is BF16, 2 is F16");
+  if (dtype == HEADRACE_U8) return DType::kU8;
+  refuse("dtype " + std::to_string(dtype) +
+         " is not known; 0 is F32, 1 is BF16, 2 is F16, 3 is U8");
 }
 
 headrace_dtype dtype_to_c(DType dtype) noexcept {
-  return dtype == DType::kF32 ? HEADRACE_F32 : dtype == DType::kF16 ? HEADRACE_F16 : HEADRACE_BF16;
+  constexpr headrace_dtype kOfC[] = {HEADRACE_F32, HEADRACE_BF16, HEADRACE_F16, HEADRACE_U8};
+  return kOfC[static_cast<unsigned>(dtype)];
 }
 
 headrace_accumulation to_c(const Accumulation& work) noexcept {

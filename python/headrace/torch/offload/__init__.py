@@ -14,7 +14,6 @@ from typing import Any, Iterable, Iterator, Optional, Union
 import torch
 
 from ..._errors import ArgumentError, WrongState
-from .._part import NAMES
 from . import _blocks, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live, refuse_ranks
@@ -36,7 +35,7 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
     rule, options = _settings.rule_of(settings, optimizer, options)
     divisions = _blocks.divide(model, blocks)
     of_model = Offload(model, divisions, folder, device_of(model, device))
-    _settings.settle_dtype(settings, {NAMES[slot.dtype] for slot in of_model.slots})
+    _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
     made = _made(rule, params if params is not None else list(model.named_parameters()),
                  {"snapshots": snapshots, **options})
     with torch.inference_mode(False):  # tensors that are made within it could not be trained

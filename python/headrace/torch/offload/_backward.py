@@ -21,6 +21,7 @@ import torch
 from ..._errors import OutOfBudget, WrongState
 from . import _private
 from ._groups import OffloadedGroup, quoted
+from ._wrapped import Form, form_of, parts_of
 
 
 class Call:
@@ -57,6 +58,11 @@ class Call:
 
     # ---- torch.autograd.graph.saved_tensors_hooks ----
     def pack(self, tensor: torch.Tensor) -> Any:
+        form = form_of(tensor)
+        if form is not None:
+            parts = {path: self.pack(part) for path, part in parts_of(tensor)}
+            ours = any(type(part) is _Place for part in parts.values())
+            return _Wrapped(form, parts) if ours else _Foreign(tensor, tensor._version)
         section = self.group.section_of(tensor)
         if section is None:
             return _Foreign(tensor, tensor._version)
@@ -66,6 +72,8 @@ class Call:
     def unpack(self, saved: Any) -> torch.Tensor:
         if type(saved) is _Foreign:
             return saved.checked()
+        if type(saved) is _Wrapped:
+            return saved.form.rebuilt(lambda path: self.unpack(saved.parts[path]))
         if saved.generation != self.group.generation:
             raise WrongState(
                 f"backward() over a graph from before a step or a load: {quoted(self.group.name)} "
@@ -75,12 +83,17 @@ class Call:
 
 
 class _Place(NamedTuple):
-    section: torch.dtype
+    section: str
     dtype: torch.dtype
     offset: Any
     shape: Any
     stride: Any
     generation: int
+
+
+class _Wrapped(NamedTuple):
+    form: Form
+    parts: dict  # by path, as packed
 
 
 class _Foreign(NamedTuple):

@@ -14,6 +14,7 @@ import torch
 
 from ..._errors import ArgumentError, Unsupported
 from .._part import NAMES, Entry, check_apart
+from ._wrapped import is_wrapped, parts_of
 
 Blocks = Union[str, type, Sequence[torch.nn.Module], Callable[[str, torch.nn.Module], bool]]
 _WORTH_BLOCKS = 0.05  # of the model's parameters
@@ -21,10 +22,11 @@ REST = ""  # the group's name: its parameters then have the model's names, as th
 
 
 class Member(NamedTuple):
-    """A parameter, and the first place at which the model has it."""
+    """A parameter, and the first place at which the model has it; or one of its tensors."""
 
     name: str  # within its group
     parameter: torch.nn.Parameter
+    part: str = ""  # the path of the tensor in it (_wrapped.py)
 
 
 class Division(NamedTuple):
@@ -42,8 +44,8 @@ def divide(model: torch.nn.Module, blocks: Blocks) -> list[Division]:
     places = _places(model, found)
     divisions = [Division(name, module, _members_of(places, name), False)
                  for name, module in found.items()]
-    rest = [Member(names[0], parameter) for parameter, names, owners in places
-            if len(owners) != 1 or None in owners]
+    rest = [Member(names[0], parameter, part) for parameter, names, owners in places
+            if len(owners) != 1 or None in owners for part, _ in parts_of(parameter)]
     tied = any(len(owners - {None}) > 1 for _, _, owners in places)
     divisions.append(Division(REST, None, rest, tied))
     _check(places)
@@ -63,8 +65,9 @@ def _places(model: torch.nn.Module, blocks: dict) -> list[tuple]:
 
 
 def _members_of(places: Iterable[tuple], block: str) -> list[Member]:
-    return [Member(names[0][len(block) + 1:], parameter) for parameter, names, owners in places
-            if owners == {block}]
+    return [Member(names[0][len(block) + 1:], parameter, part)
+            for parameter, names, owners in places if owners == {block}
+            for part, _ in parts_of(parameter)]
 
 
 # ---- which modules are blocks ----
@@ -180,11 +183,22 @@ def _refuse_foreign(model: torch.nn.Module) -> None:
 
 def _check(places: Sequence[tuple]) -> None:
     for parameter, names, _ in places:
-        fault = next(_faults(parameter), None)
+        fault = next(_faults_of_wrapped(parameter) if is_wrapped(parameter) else _faults(parameter),
+                     None)
         if fault is not None:
             raise Unsupported(f"parameter '{names[0]}' {fault[0]}; the model is as it was. "
                               f"{fault[1]}")
-    check_apart([Entry(parameter, names[0], 0) for parameter, names, _ in places])
+    check_apart([Entry(part, names[0], 0) for parameter, names, _ in places
+                 for _, part in parts_of(parameter)])
+
+
+def _faults_of_wrapped(parameter: torch.Tensor) -> Iterator[tuple[str, str]]:
+    if parameter.requires_grad:
+        yield (f"is a trained {type(parameter).__name__}",
+               "Freeze it with requires_grad_(False), and train an adapter beside it.")
+    for path, part in parts_of(parameter):
+        for fault, help_text in _faults(part):
+            yield f"is a {type(parameter).__name__} whose {path} {fault}", help_text
 
 
 def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
@@ -192,15 +206,17 @@ def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
         yield ("is on the meta device, so it has no values",
                "Load the model first: from_pretrained() on the CPU maps its files, and does not "
                "read them.")
-    if type(parameter) is not torch.nn.Parameter or type(parameter.data) is not torch.Tensor:
+    is_plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) or not parameter.requires_grad
+    if not is_plain or type(parameter.data) not in (torch.Tensor, type(parameter)):
         yield (f"is a {type(parameter).__name__} over a {type(parameter.data).__name__}, which "
                "has more than its elements",
-               "Offload a model of plain tensors, neither quantised nor sharded by FSDP2.")
+               "Offload a model of plain tensors, not sharded by FSDP2.")
     if parameter.is_inference():
         yield ("was made in torch.inference_mode(), so it cannot be trained",
                "Make or load the model outside of it.")
-    if parameter.dtype not in NAMES:
-        yield (f"has the dtype {parameter.dtype}", "Convert it to float32, bfloat16 or float16.")
+    if parameter.dtype not in NAMES and parameter.requires_grad:
+        yield (f"has the dtype {parameter.dtype} and is trained",
+               "Convert it to float32, bfloat16 or float16, or freeze it: requires_grad_(False).")
     if parameter.layout != torch.strided or not parameter.is_contiguous():
         yield ("is not row-major (channels_last, transposed, a slice or sparse), and would lose "
                "its strides", "Give it memory of its own: p.data = p.data.contiguous().")

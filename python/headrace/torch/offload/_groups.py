@@ -22,6 +22,7 @@ from ..._library import unbroken
 from .._part import NAMES
 from . import _private
 from ._device import stream_of
+from ._wrapped import part_at
 
 def full_name(group: str, name: str) -> str:
     return f"{group}.{name}" if group else name
@@ -32,20 +33,30 @@ def quoted(group: str) -> str:
 
 
 class Slot:
-    """One parameter of a group."""
+    """One parameter of a group, or one of the tensors of which it consists (_wrapped.py)."""
 
-    def __init__(self, group: "OffloadedGroup", index: int, name: str,
-                 parameter: torch.nn.Parameter) -> None:
-        self.group, self.index, self.name, self.parameter = group, index, name, parameter
-        self.full_name = full_name(group.name, name)
+    def __init__(self, group: "OffloadedGroup", index: int, member: Any) -> None:
+        self.group, self.index = group, index
+        self.whole, self.part = member.parameter, member.part
+        self.parameter = parameter = part_at(member.parameter, member.part)
+        self.name = f"{member.name}.{member.part}" if member.part else member.name
+        self.full_name = full_name(group.name, self.name)
         self.dtype, self.shape, self.frozen = (parameter.dtype, parameter.shape,
                                                not parameter.requires_grad)
+        # In the engine: a dtype that it updates, or the bytes of any other.
+        self.kind = NAMES.get(self.dtype, "u8")
         self.stride = parameter.stride()
         self.version = parameter._version
         self.offset = 0  # elements, in the section of its dtype
         self.changing = False  # it has memory of torch's own
-        self.owner, self.attribute = _owner_of(group.module, name)
+        self.owner, self.attribute = _owner_of(group.module, member.name)
         self._parked: Optional[torch.Tensor] = None
+
+    def engine_shape(self) -> tuple:
+        if self.kind != "u8" or self.dtype.itemsize == 1:
+            return tuple(self.shape)
+        *rows, last = self.shape or (1,)
+        return (*rows, last * self.dtype.itemsize)
 
     def parked(self) -> torch.Tensor:
         if self._parked is None:
@@ -63,6 +74,11 @@ class Slot:
             "has no values: close() of headrace's optimizer has dropped them. Use restore() to "
             "keep them, or state_dict() before.")
         self.park()
+
+    def is_in_place(self) -> bool:
+        """Whether its module still has it."""
+        return self.owner._parameters.get(self.attribute) is self.whole and \
+            part_at(self.whole, self.part) is self.parameter
 
     def memory(self) -> int:
         """The identity of its present storage."""
@@ -113,8 +129,7 @@ class OffloadedGroup:
     def __init__(self, name: str, module: Optional[torch.nn.Module], members: list, kept: bool,
                  device: torch.device) -> None:
         self.name, self.module, self.kept, self.device = name, module, kept, device
-        self.slots = [Slot(self, index, member.name, member.parameter)
-                      for index, member in enumerate(members)]
+        self.slots = [Slot(self, index, member) for index, member in enumerate(members)]
         self.bindings = 0
         self.scopes = 0  # those of the bindings that gathered() has made
         self.binds = 0  # since the start: what a step costs is seen in it
@@ -123,9 +138,9 @@ class OffloadedGroup:
         self.spoiled = False  # written behind the engine's back, until it is loaded as a whole
         self.is_back = False  # its parameters are torch's own again
         self.hold: Any = None  # of a backward pass (_backward.py)
-        self._dtypes = {slot.dtype for slot in self.slots}
-        self._storages: dict[torch.dtype, torch.UntypedStorage] = {}
-        self._sections: dict[int, torch.dtype] = {}  # by identity of those storages
+        self._dtypes = {slot.kind: slot.dtype for slot in self.slots}
+        self._storages: dict[str, torch.UntypedStorage] = {}  # by kind of slots
+        self._sections: dict[int, str] = {}  # by identity of those storages
         self._gathered: Optional[Gathered] = None
 
     def attach(self, engine: Engine, group: Group) -> None:
@@ -156,7 +171,7 @@ class OffloadedGroup:
     def refuse_replaced(self) -> None:
         """The block would read what the engine does not have."""
         for slot in self.slots:
-            if slot.owner is None or slot.owner._parameters.get(slot.attribute) is slot.parameter:
+            if slot.owner is None or slot.is_in_place():
                 continue
             raise WrongState(
                 f"'{slot.full_name}' is another tensor than the one that headrace.offload() took: "
@@ -169,21 +184,25 @@ class OffloadedGroup:
             slot.refuse_other_memory()
         gathered = self.group.gather(stream_of(self.device))
         with _outside_inference_mode():
-            wholes = {dtype: self._whole(gathered, dtype) for dtype in self._dtypes}
+            wholes = {kind: self._whole(gathered, kind) for kind in self._dtypes}
             for slot in self.slots:
-                slot.parameter.data = wholes[slot.dtype].as_strided(slot.shape, slot.stride,
-                                                                    slot.offset)
+                whole = wholes[slot.kind]
+                slot.parameter.data = \
+                    whole.as_strided(slot.shape, slot.stride, slot.offset) \
+                    if whole.dtype == slot.dtype else \
+                    self.view(slot.kind, slot.dtype, slot.offset, slot.shape, slot.stride)
                 slot.version = slot.parameter._version
         self._gathered = gathered
         _bound.add(self)
         self.bindings = 1
         self.binds += 1
 
-    def _whole(self, gathered: Gathered, dtype: torch.dtype) -> torch.Tensor:
-        address, size_bytes = gathered.section(NAMES[dtype])
-        self._storages[dtype] = _private.storage_at(address, self.device, size_bytes)
-        self._sections[_private.identity(self._storages[dtype])] = dtype
-        return _view(self._storages[dtype], dtype, 0, (size_bytes // dtype.itemsize,), (1,))
+    def _whole(self, gathered: Gathered, kind: str) -> torch.Tensor:
+        address, size_bytes = gathered.section(kind)
+        self._storages[kind] = _private.storage_at(address, self.device, size_bytes)
+        self._sections[_private.identity(self._storages[kind])] = kind
+        dtype = self._dtypes[kind]
+        return _view(self._storages[kind], dtype, 0, (size_bytes // dtype.itemsize,), (1,))
 
     def release(self) -> None:
         if self.bindings > 1:
@@ -203,7 +222,9 @@ class OffloadedGroup:
             self.stale_aliases += _private.uses(storage) > 1
         self.guard(f"this tensor is a view of a parameter of {quoted(self.name)}, from a binding "
                    "that has ended; its memory may hold other values. Copy what you keep with "
-                   "clone() while the block runs.")
+                   "clone() while the block runs. What a function keeps by itself until backward, "
+                   "as those of bitsandbytes do, is there in a block that is run by "
+                   "torch.utils.checkpoint with use_reentrant=True.")
         self._storages, self._sections = {}, {}
         self._gathered.release()
         self._gathered = None
@@ -257,13 +278,13 @@ class OffloadedGroup:
                              "model's values with load_state_dict().")
 
     # ---- what a backward pass needs ----
-    def section_of(self, tensor: torch.Tensor) -> Optional[torch.dtype]:
+    def section_of(self, tensor: torch.Tensor) -> Optional[str]:
         """The section in whose present storage the tensor lies."""
         if tensor.layout != torch.strided:
             return None
         return self._sections.get(_private.identity(tensor.untyped_storage()))
 
-    def view(self, section: torch.dtype, dtype: torch.dtype, offset: int, shape: Any,
+    def view(self, section: str, dtype: torch.dtype, offset: int, shape: Any,
              stride: Any) -> torch.Tensor:
         return _view(self._storages[section], dtype, offset, shape, stride)
 

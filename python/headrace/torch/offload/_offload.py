@@ -13,7 +13,7 @@ import torch
 from ..._engine import Engine, Group, Parameter
 from ..._errors import Error, Unsupported, WrongState
 from ..._library import unbroken
-from .._part import NAMES, memory_of
+from .._part import memory_of
 from . import _values
 from ._backward import Passes
 from ._blocks import Division
@@ -35,7 +35,9 @@ class Offload:
                        for one in divisions]
         self._tied = {one.name for one in divisions if one.tied_to_blocks}
         self.slots = [slot for group in self.groups for slot in group.slots]
-        self._slot_of: dict[torch.Tensor, Slot] = {slot.parameter: slot for slot in self.slots}
+        self._slots_of: dict[torch.Tensor, list[Slot]] = {}
+        for slot in self.slots:
+            self._slots_of.setdefault(slot.whole, []).append(slot)
         self._lock = threading.RLock()
         self.passes = Passes(self.groups, self._lock)
         self.forward = Forward(self.groups, self.passes, self._lock)
@@ -43,14 +45,18 @@ class Offload:
         self._asleep = False
 
     def has(self, parameter: torch.Tensor) -> bool:
-        return parameter in self._slot_of
+        return parameter in self._slots_of
+
+    def slots_of(self, parameter: torch.Tensor) -> list[Slot]:
+        """Several if it consists of other tensors."""
+        return self._slots_of.get(parameter, [])
 
     def slot_of(self, parameter: torch.Tensor) -> Slot:
-        return self._slot_of[parameter]
+        return self._slots_of[parameter][0]
 
     def groups_of(self, parameters: Iterable[torch.Tensor]) -> list[OffloadedGroup]:
-        wanted = {id(self._slot_of[parameter].group) for parameter in parameters
-                  if parameter in self._slot_of}
+        wanted = {id(self.slot_of(parameter).group) for parameter in parameters
+                  if self.has(parameter)}
         return [group for group in self.groups if id(group) in wanted]
 
     # ---- the start ----
@@ -86,8 +92,8 @@ class Offload:
     def _add(self, group: OffloadedGroup, sets: Mapping[int, int],
              set_of: Mapping[torch.Tensor, int]) -> Group:
         added = self.engine.add_group(group.name, {
-            slot.name: Parameter(tuple(slot.shape), NAMES[slot.dtype],
-                                 sets.get(set_of.get(slot.parameter, -1), 0), slot.frozen)
+            slot.name: Parameter(slot.engine_shape(), slot.kind,
+                                 sets.get(set_of.get(slot.whole, -1), 0), slot.frozen)
             for slot in group.slots})
         if group.kept:
             self.engine.keep_bound(added)
@@ -183,7 +189,7 @@ class Offload:
     def refuse_replaced(self) -> None:
         """A parameter that the program put in the place of another one would not be trained."""
         for name, parameter in self.model.named_parameters():
-            if parameter not in self._slot_of and parameter.numel() > 0:
+            if not self.has(parameter) and parameter.numel() > 0:
                 raise WrongState(
                     f"parameter '{name}' came into the model after offload(), so it is neither "
                     "trained nor saved; nothing was done. Bring the model back with "

@@ -21,6 +21,7 @@ from .._spaces import space_for
 from ._device import CPU
 from ._groups import OffloadedGroup, Slot, quoted
 from ._hooks import Hook
+from ._wrapped import form_of
 
 if TYPE_CHECKING:
     from ._offload import Offload
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
     """A write is found by its bytes, so that one through .data or numpy() is found too."""
     bound: list = []
-    slots = [offload.slot_of(parameter) for parameter in parameters if offload.has(parameter)]
+    slots = [slot for parameter in parameters for slot in offload.slots_of(parameter)]
 
     def bind(group: OffloadedGroup) -> None:
         offload.passes.bind(group)
@@ -60,7 +61,7 @@ def _checksum(slot: Slot) -> int:
 @contextlib.contextmanager
 def modify_scope(offload: "Offload", parameters: list) -> Iterator[None]:
     """After an exception, the engine's values are as they were."""
-    slots = [offload.slot_of(parameter) for parameter in parameters if offload.has(parameter)]
+    slots = [slot for parameter in parameters for slot in offload.slots_of(parameter)]
     offload.require_none_in_use("gathered() for changing")
     for slot in slots:
         slot.group.refuse_spoiled()
@@ -89,9 +90,11 @@ def begin_change(slot: Slot) -> None:
                          "scopes.")
     if group.kept and group.bindings:
         group.release()
-    space = torch.empty(slot.shape, dtype=slot.dtype, device=group.device)
-    if group.spoiled:
-        space.fill_(torch.nan)  # there is no value; end_changes() waits for the whole group
+    make = torch.zeros if group.spoiled else torch.empty
+    space = make(slot.shape, dtype=slot.dtype, device=group.device)
+    if group.spoiled:  # there is no value; end_changes() waits for the whole group
+        if slot.kind != "u8":
+            space.fill_(torch.nan)
     else:
         space.copy_(_stored(slot, space if group.device == CPU else space.cpu()))
     slot.parameter.data = space
@@ -162,7 +165,7 @@ def watch(offload: "Offload") -> list:
     hooks: list = []
     ties = _Ties(offload)
     for module in offload.model.modules():
-        own = {name: offload.slot_of(parameter)
+        own = {name: offload.slots_of(parameter)
                for name, parameter in module._parameters.items()
                if parameter is not None and offload.has(parameter)}
         if own:
@@ -172,9 +175,12 @@ def watch(offload: "Offload") -> list:
 
 def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: "_Ties") -> list:
     def after_state_dict(_module: Any, state_dict: dict, prefix: str, _metadata: Any) -> None:
-        for name, slot in own.items():
+        for name, slots in own.items():
             if prefix + name in state_dict:
-                state_dict[prefix + name] = ties.snapshot(slot)
+                copies = {slot.part: ties.snapshot(slot) for slot in slots}
+                form = form_of(slots[0].whole)
+                state_dict[prefix + name] = \
+                    copies[""] if form is None else form.rebuilt(copies.__getitem__)
 
     def before_load(_module: Any, state_dict: dict, prefix: str, metadata: Any,
                     *_lists: Any) -> None:
@@ -183,12 +189,12 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
                                 "of the parameters that headrace has; nothing was loaded. "
                                 "Leave assign out.")
         offload.forward.end_broken()
-        for name, slot in own.items():
-            if prefix + name in state_dict:
+        for name, slots in own.items():
+            for slot in slots if prefix + name in state_dict else ():
                 begin_change(slot)
 
     def after_load(_module: Any, _incompatible: Any) -> None:
-        end_changes(own.values())
+        end_changes([slot for slots in own.values() for slot in slots])
 
     return [module.register_state_dict_post_hook(Hook(after_state_dict)),
             module.register_load_state_dict_pre_hook(Hook(before_load)),
