@@ -293,6 +293,71 @@ class Lightning(Trainers):
             trainer().fit(two, loader)
 
 
+@unittest.skipUnless(has("axolotl", "transformers", "accelerate", "peft"),
+                     "axolotl, transformers, accelerate and peft are needed")
+class Axolotl(Trainers):
+    """Its plugins and their configuration, and the trainer that its own is made of."""
+
+    def run_trainer(self, place, folder, stop, resume):
+        from axolotl.integrations.base import PluginManager
+        from transformers import Trainer, TrainerCallback, TrainingArguments
+
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **_more):
+                control.should_training_stop = state.global_step == stop
+
+        plugins = PluginManager.get_instance()
+        plugins.register("headrace.axolotl.Plugin")
+        self.assertEqual(plugins.get_input_args(), ["headrace.axolotl.Args"])
+        data = [{"input_ids": row, "labels": row} for row in rows(24)]
+        arguments = TrainingArguments(
+            output_dir=str(folder), per_device_train_batch_size=2, max_steps=STEPS,
+            use_cpu=DEVICE == "cpu", report_to=[], logging_steps=1, save_steps=STEPS // 2,
+            disable_tqdm=True, optim="adamw_torch", learning_rate=1e-2, weight_decay=0.1,
+            lr_scheduler_type="cosine", warmup_steps=2)
+        trainer = Trainer(model=llama(), args=arguments, train_dataset=data, callbacks=[Stop()])
+        plugins.post_trainer_create({"headrace": self.options[place]}, trainer)
+        trainer.train(resume_from_checkpoint=resume)
+        self.opened.append(trainer.optimizer.optimizer)
+        binds = trainer.optimizer.optimizer.stats()[0]["model"]["binds"]
+        self.assertGreater(min(binds.values()), 0)
+        history = [(row["loss"], row["grad_norm"], row["learning_rate"])
+                   for row in trainer.state.log_history if "loss" in row]
+        return history, weights_of(trainer.model)
+
+    def test_losses_resume_and_weights_are_those_in_memory(self):
+        self.check(self.run_trainer)
+
+    def test_a_key_that_is_not_known_is_refused(self):
+        import headrace.axolotl
+        with self.assertRaisesRegex(ValueError, "host_buget"):
+            headrace.axolotl.Plugin().post_trainer_create({"headrace": {"host_buget": 1}}, None)
+
+
+@unittest.skipUnless(has("sklearn"), "scikit-learn is needed")
+class Recipe(unittest.TestCase):
+    """examples/python/vit_on_digits.py, small: it prints the same wherever its bytes live."""
+
+    def printed(self, ranks, *options):
+        example = pathlib.Path(__file__).parents[2] / "examples/python/vit_on_digits.py"
+        launch = [] if ranks == 1 else \
+            ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        ran = subprocess.run(
+            [sys.executable, *launch, str(example), "--steps", "50", "--width", "32",
+             "--depth", "2", "--batch", "32", *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return ran.stdout
+
+    def test_reads_digits(self):
+        for ranks in (1, 2):
+            with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+                printed = self.printed(ranks, "--nvme", folder)
+            self.assertIn("of 297 digits", printed)
+            self.assertEqual(printed, self.printed(ranks))
+
+
 SHARDED = textwrap.dedent("""
     import os, sys, torch
     import torch.distributed as dist
