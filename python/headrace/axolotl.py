@@ -46,7 +46,8 @@ class Plugin(BasePlugin):
 
         def create_optimizer(*arguments: Any, **named: Any) -> Any:
             given = make(*arguments, **named)
-            if not hasattr(given, "is_open"):  # else by the training run before
+            unwrapped = getattr(given, "optimizer", given)  # of accelerate's
+            if not hasattr(unwrapped, "is_open"):  # else by the training run before
                 rule, groups = of_optimizer(given)
                 made = offload(trainer.model, optimizer=rule, params=groups, **where)[1]
                 share_groups(given, made)

@@ -214,6 +214,31 @@ class Bytes(Case):
                 self.assert_alike(lambda seed, dtype=dtype: Codes(seed, dtype), (None,))
         self.assert_alike(lambda seed: Codes(seed, dtypes[seed]))
 
+    def test_beside_trained_f32_leave_gradients_to_be_added_up(self):
+        plain, model = (Net(lambda seed: Codes(seed, torch.int8)) for _ in range(2))
+        own = headrace.torch.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2)
+        expected = self.train(plain, own, accumulation=2, loss=loss_of)
+        model, optimizer = self.offload(model)
+        self.assertEqual(self.train(model, optimizer, accumulation=2, loss=loss_of), expected)
+
+    def test_of_a_lazy_conjugate_are_its_values(self):
+        class Turned(torch.nn.Module):
+            def __init__(self, seed):
+                super().__init__()
+                self.weight = frozen(torch.complex(weight_of(seed), weight_of(9)).conj())
+
+            def forward(self, x):
+                return torch.view_as_real(x.to(torch.complex64) @ self.weight)[..., 1]
+
+        self.assert_alike(Turned, (None,))
+
+    def test_of_torchs_older_quantisation_are_refused(self):
+        model = Net(lambda seed: Codes(seed, torch.int8))
+        model.layers[1].layer.codes = frozen(
+            torch.quantize_per_tensor(weight_of(1), 0.1, 0, torch.qint8))
+        with self.assertRaisesRegex(headrace.Unsupported, "qint8, of torch's older quantisation"):
+            headrace.offload(model, lr=1e-2)
+
     def test_that_are_trained_are_refused(self):
         model = Net(lambda seed: Codes(seed, torch.float64))
         model.layers[1].layer.codes.requires_grad_()
@@ -237,8 +262,89 @@ class Wrapped(Case):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
         weight = model.layers[1].layer.weight
         weight.codes = weight.codes.new_zeros(weight.codes.shape)
-        with self.assertRaisesRegex(headrace.WrongState, "weight.codes' is another tensor"):
-            loss_of(model, 1)
+        for use in (lambda: loss_of(model, 1), optimizer.restore):
+            with self.assertRaisesRegex(headrace.WrongState, "weight.codes' is another tensor"):
+                use()
+
+    def test_parts_that_are_put_there_in_a_scope_are_taken(self):
+        model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
+        weight = model.layers[1].layer.weight
+        with headrace.gathered(model.layers[1], modify=True):
+            weight.codes = torch.full_like(weight.codes, 3)
+        with self.assertRaisesRegex(headrace.ArgumentError, "is now torch.int16"):
+            with headrace.gathered(model.layers[1], modify=True):
+                weight.codes = weight.codes.to(torch.int16)
+        weight.codes = weight.codes.to(torch.int8) if weight.codes.dtype != torch.int8 \
+            else weight.codes
+        loss_of(model, 1).backward()
+        optimizer.step()
+        with headrace.gathered(model.layers[1]):
+            self.assertEqual(set(weight.codes.flatten().tolist()), {3})
+
+    def test_parts_over_the_same_memory_are_followed(self):
+        for nvme in (None, self.folder):
+            model, optimizer = self.offload(
+                Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))), nvme=nvme)
+            before = self.state(model)
+            for layer in model.layers:  # as Module.to() does
+                weight = layer.layer.weight
+                weight.codes, weight.scale = weight.codes.detach(), weight.scale.detach()
+            expected = loss_of(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))), 1).item()
+            self.assertEqual(loss_of(model, 1).item(), expected)
+            model.load_state_dict(self.like(model.state_dict(), before))
+            optimizer.restore()
+            self.assert_same(self.state(model), before)
+
+    def test_without_elements_stay_torchs(self):
+        class Empty(Blockwise):
+            @staticmethod
+            def __new__(cls, codes, scale, zeros=None):
+                return Blockwise.__new__(cls, codes, scale)
+
+            def __init__(self, codes, scale, zeros=None):
+                super().__init__(codes, scale)
+                self.zeros = torch.zeros(0) if zeros is None else zeros
+
+            def __tensor_flatten__(self):
+                return ["codes", "scale", "zeros"], None
+
+            @staticmethod
+            def __tensor_unflatten__(within, context, size, stride):
+                return Empty(within["codes"], within["scale"], within["zeros"])
+
+        model, optimizer = self.offload(Net(lambda seed: Linear(Empty.of(weight_of(seed)))))
+        self.assertEqual(self.train(model, optimizer, 1, loss=loss_of),
+                         [loss_of(Net(lambda seed: Linear(Empty.of(weight_of(seed)))), 0).item()])
+        self.assertEqual(self.state(model)["layers.0.layer.weight.zeros"].numel(), 0)
+
+    def test_that_cannot_be_parked_are_refused(self):
+        class Opaque(Blockwise):
+            __tensor_flatten__ = property(lambda self: getattr(self, "no such thing"))
+
+        class Anew(Blockwise):
+            codes = property(lambda self: self.kept.clone(),
+                             lambda self, codes: setattr(self, "kept", codes))
+
+        def shared(seed):
+            weight = Blockwise.of(weight_of(seed))
+            weight.scale = scale
+            return Linear(weight)
+
+        scale = torch.ones(WIDTH, 1)
+        for layer_of, text in (
+                (lambda seed: Linear(Opaque.of(weight_of(seed))), "without memory of its own"),
+                (lambda seed: Linear(Anew.of(weight_of(seed))), "codes is made anew"),
+                (shared, "weight.scale' share memory")):
+            with self.assertRaisesRegex(headrace.Error, text):
+                headrace.offload(Net(layer_of), lr=1e-2)
+
+    def test_that_are_unfrozen_later_are_refused(self):
+        model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
+        weight = model.layers[1].layer.weight
+        loss_of(model, 1).backward()
+        weight.grad = torch.zeros(WIDTH, WIDTH)
+        with self.assertRaisesRegex(headrace.WrongState, "was frozen when offload"):
+            optimizer.step()
 
     def test_that_are_trained_are_refused(self):
         model = Net(lambda seed: Linear(Blockwise.of(weight_of(seed))))
@@ -258,6 +364,12 @@ class Wrapped(Case):
             return layer_of
 
         self.assert_alike(quantised(Int8WeightOnlyConfig()))
+        model, optimizer = self.offload(Net(quantised(Int8WeightOnlyConfig())))
+        expected = loss_of(model, 1).item()
+        self.assertEqual(loss_of(model.to("cpu"), 1).item(), expected)
+        before = self.state(model)
+        optimizer.restore()
+        self.assert_same(self.state(model), before)
         self.assert_alike(lambda seed: Linear(to_nf4(weight_of(seed), 64, 64)))
 
 

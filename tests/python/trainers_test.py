@@ -328,6 +328,19 @@ class Axolotl(Trainers):
     def test_losses_resume_and_weights_are_those_in_memory(self):
         self.check(self.run_trainer)
 
+    def test_trains_a_second_time(self):
+        from transformers import Trainer, TrainingArguments
+
+        import headrace.axolotl
+        data = [{"input_ids": row, "labels": row} for row in rows(8)]
+        trainer = Trainer(model=llama(), train_dataset=data, args=TrainingArguments(
+            output_dir=str(self.folder), max_steps=2, use_cpu=DEVICE == "cpu", report_to=[],
+            optim="adamw_torch", disable_tqdm=True, save_strategy="no"))
+        headrace.axolotl.Plugin().post_trainer_create({"headrace": {}}, trainer)
+        trainer.train()
+        trainer.train()
+        self.opened.append(trainer.optimizer.optimizer)
+
     def test_a_key_that_is_not_known_is_refused(self):
         import headrace.axolotl
         with self.assertRaisesRegex(ValueError, "host_buget"):

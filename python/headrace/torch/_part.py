@@ -69,8 +69,9 @@ def check_apart(entries: Iterable[Entry]) -> None:
         end, other = ends.get(device, (0, None))
         if first < end:
             raise ArgumentError(f"parameters '{other.name}' and '{entry.name}' share memory, and "
-                                "each would be updated by itself; nothing was updated. Give the "
-                                "tensor that both are views of.")
+                                "each would be kept and updated by itself; nothing was updated. "
+                                "Give the tensor that both are views of, or one of them memory "
+                                "of its own, with clone().")
         ends[device] = (first + entry.values.nbytes, entry)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ..._errors import ArgumentError, Unsupported
 from .._part import NAMES, Entry, check_apart
-from ._wrapped import is_wrapped, parts_of
+from ._wrapped import is_wrapped, part_at, parts_of
 
 Blocks = Union[str, type, Sequence[torch.nn.Module], Callable[[str, torch.nn.Module], bool]]
 _WORTH_BLOCKS = 0.05  # of the model's parameters
@@ -45,7 +45,7 @@ def divide(model: torch.nn.Module, blocks: Blocks) -> list[Division]:
     divisions = [Division(name, module, _members_of(places, name), False)
                  for name, module in found.items()]
     rest = [Member(names[0], parameter, part) for parameter, names, owners in places
-            if len(owners) != 1 or None in owners for part, _ in parts_of(parameter)]
+            if len(owners) != 1 or None in owners for part in _parts_of(parameter)]
     tied = any(len(owners - {None}) > 1 for _, _, owners in places)
     divisions.append(Division(REST, None, rest, tied))
     _check(places)
@@ -67,7 +67,12 @@ def _places(model: torch.nn.Module, blocks: dict) -> list[tuple]:
 def _members_of(places: Iterable[tuple], block: str) -> list[Member]:
     return [Member(names[0][len(block) + 1:], parameter, part)
             for parameter, names, owners in places if owners == {block}
-            for part, _ in parts_of(parameter)]
+            for part in _parts_of(parameter)]
+
+
+def _parts_of(parameter: torch.Tensor) -> list[str]:
+    """Those that have elements."""
+    return [path for path, part in parts_of(parameter) if part.numel() > 0]
 
 
 # ---- which modules are blocks ----
@@ -188,17 +193,21 @@ def _check(places: Sequence[tuple]) -> None:
         if fault is not None:
             raise Unsupported(f"parameter '{names[0]}' {fault[0]}; the model is as it was. "
                               f"{fault[1]}")
-    check_apart([Entry(part, names[0], 0) for parameter, names, _ in places
-                 for _, part in parts_of(parameter)])
+    check_apart([Entry(part, f"{names[0]}.{path}" if path else names[0], 0)
+                 for parameter, names, _ in places for path, part in parts_of(parameter)])
 
 
 def _faults_of_wrapped(parameter: torch.Tensor) -> Iterator[tuple[str, str]]:
     if parameter.requires_grad:
         yield (f"is a trained {type(parameter).__name__}",
                "Freeze it with requires_grad_(False), and train an adapter beside it.")
+    kind = type(parameter).__name__
     for path, part in parts_of(parameter):
+        if part_at(parameter, path) is not part:
+            yield (f"is a {kind} whose {path} is made anew at each access, so it cannot be parked",
+                   "Let it be a tensor that the weight keeps.")
         for fault, help_text in _faults(part):
-            yield f"is a {type(parameter).__name__} whose {path} {fault}", help_text
+            yield f"is a {kind} whose {path} {fault}", help_text
 
 
 def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
@@ -211,6 +220,14 @@ def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
         yield (f"is a {type(parameter).__name__} over a {type(parameter.data).__name__}, which "
                "has more than its elements",
                "Offload a model of plain tensors, not sharded by FSDP2.")
+    elif parameter.numel() > 0 and parameter.device.type != "meta" \
+            and parameter.layout == torch.strided and parameter.data_ptr() == 0:
+        yield (f"is a {type(parameter).__name__} without memory of its own, and does not say "
+               "which tensors it consists of",
+               "Give its class __tensor_flatten__() and __tensor_unflatten__().")
+    if parameter.is_quantized:
+        yield (f"has the dtype {parameter.dtype}, of torch's older quantisation",
+               "Keep its codes in int8 or uint8, and scales beside it.")
     if parameter.is_inference():
         yield ("was made in torch.inference_mode(), so it cannot be trained",
                "Make or load the model outside of it.")
@@ -219,4 +236,4 @@ def _faults(parameter: torch.nn.Parameter) -> Iterator[tuple[str, str]]:
                "Convert it to float32, bfloat16 or float16, or freeze it: requires_grad_(False).")
     if parameter.layout != torch.strided or not parameter.is_contiguous():
         yield ("is not row-major (channels_last, transposed, a slice or sparse), and would lose "
-               "its strides", "Give it memory of its own: p.data = p.data.contiguous().")
+               "its strides", "Give it memory of its own, with contiguous().")

@@ -237,14 +237,20 @@ class Intake:
         for parameter, one in self.of.items():
             if parameter.grad is None or type(parameter.grad) is TakenGrad:
                 continue
-            if one.slot.frozen:
-                raise WrongState(
-                    f"'{one.slot.full_name}' has a gradient, and was frozen when offload() made "
-                    "its engine, so there is no state for it; nothing was updated. Call "
-                    "offload() after requires_grad_(True): optimizer.restore() brings the model "
-                    "back before.")
+            self.refuse_frozen([one.slot])
             one.take(parameter.grad)
             parameter.grad = one.stand_in()
+
+    @staticmethod
+    def refuse_frozen(slots: Iterable[Slot]) -> None:
+        """Those that have a gradient of the program's."""
+        for slot in slots:
+            if slot.frozen and slot.whole.grad is not None:
+                raise WrongState(
+                    f"'{slot.full_name}' has a gradient, and was frozen when offload() made its "
+                    "engine, so there is no state for it; nothing was updated. Call offload() "
+                    "after requires_grad_(True): optimizer.restore() brings the model back "
+                    "before.")
 
     def factor(self) -> float:
         """Of all gradients: the engine multiplies all of them by one number."""

@@ -75,10 +75,25 @@ class Slot:
             "keep them, or state_dict() before.")
         self.park()
 
-    def is_in_place(self) -> bool:
-        """Whether its module still has it."""
-        return self.owner._parameters.get(self.attribute) is self.whole and \
-            part_at(self.whole, self.part) is self.parameter
+    def settle(self) -> bool:
+        """Whether the model still has it. Module.to() and others put new tensors over the same
+        memory into one that consists of tensors: those are followed."""
+        if self.owner is not None and \
+                self.owner._parameters.get(self.attribute) is not self.whole:
+            return False
+        now = part_at(self.whole, self.part)
+        if now is not self.parameter and self._is_alias(now):
+            self.parameter, self.version = now, now._version
+        return now is self.parameter
+
+    def _is_alias(self, other: torch.Tensor) -> bool:
+        return other.layout == torch.strided and \
+            (other.dtype, other.shape, other.stride()) == (self.dtype, self.shape, self.stride) \
+            and _private.identity(other.untyped_storage()) == self.memory()
+
+    def follow(self) -> None:
+        """While it is being changed: the tensor that the program has put there has the values."""
+        self.parameter = part_at(self.whole, self.part)
 
     def memory(self) -> int:
         """The identity of its present storage."""
@@ -171,15 +186,16 @@ class OffloadedGroup:
     def refuse_replaced(self) -> None:
         """The block would read what the engine does not have."""
         for slot in self.slots:
-            if slot.owner is None or slot.is_in_place():
+            if slot.settle():
                 continue
             raise WrongState(
                 f"'{slot.full_name}' is another tensor than the one that headrace.offload() took: "
-                "it would be neither trained nor saved, and the forward pass was not run. Write "
-                "values within headrace.gathered(module, modify=True); after optimizer.restore(), "
-                "parameters may be replaced.")
+                "it would be neither trained nor saved, and nothing was done. Write values within "
+                "headrace.gathered(module, modify=True); after optimizer.restore(), parameters "
+                "may be replaced.")
 
     def _bind(self) -> None:
+        self.refuse_replaced()
         for slot in self.slots:
             slot.refuse_other_memory()
         gathered = self.group.gather(stream_of(self.device))

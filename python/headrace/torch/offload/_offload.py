@@ -98,7 +98,7 @@ class Offload:
         if group.kept:
             self.engine.keep_bound(added)
         # f32 sums of f32 gradients cost nothing.
-        is_f32 = all(slot.dtype == torch.float32 for slot in group.slots)
+        is_f32 = all(slot.frozen or slot.dtype == torch.float32 for slot in group.slots)
         if is_f32 or group.name in self._tied:
             self.engine.expect_repeated_gradients(added)
         return added
@@ -110,7 +110,8 @@ class Offload:
             for slot in group.slots:
                 slot.park()
 
-        values = {slot.name: slot.parameter.data.cpu() for slot in group.slots}
+        values = {slot.name: slot.parameter.data.resolve_conj().resolve_neg().cpu()
+                  for slot in group.slots}
         group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
         unbroken(park)
 
@@ -133,6 +134,9 @@ class Offload:
     def _begin_forward(self) -> None:
         self._refuse_asleep("forward")
         self.forward.end_broken()
+        for group in self.groups:
+            if group.kept:
+                group.refuse_replaced()
 
     def bind_kept(self) -> None:
         for group in self.groups:
@@ -203,6 +207,7 @@ class Offload:
         self.intake.refuse_reset()
         self.passes.refuse_partial_gradients()
         self.intake.take_given()
+        self.intake.refuse_frozen(slot for slot in self.slots if slot.part)
         for group in self.groups:
             written = group.written() if group.kept else None
             if written is not None:
@@ -248,6 +253,7 @@ class Offload:
         self.require_none_in_use("close()")
         self._end()
         for slot in self.slots:
+            slot.settle()
             slot.lose_values()
 
     def _end(self) -> None:

@@ -21,7 +21,7 @@ from .._spaces import space_for
 from ._device import CPU
 from ._groups import OffloadedGroup, Slot, quoted
 from ._hooks import Hook
-from ._wrapped import form_of
+from ._wrapped import form_of, part_at
 
 if TYPE_CHECKING:
     from ._offload import Offload
@@ -84,6 +84,8 @@ def begin_change(slot: Slot) -> None:
     group = slot.group
     if slot.changing:
         return
+    if not slot.settle():
+        group.refuse_replaced()
     if group.bindings > int(group.kept):
         raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be "
                          "changed; it was not. Do it outside of forward, backward and other "
@@ -109,11 +111,13 @@ def _stored(slot: Slot, space: torch.Tensor) -> torch.Tensor:
 
 def drop_change(slot: Slot) -> None:
     if slot.changing:
+        slot.follow()
         slot.park()
         slot.changing = False
 
 
 def _check_change(slot: Slot) -> None:
+    slot.follow()
     found = slot.parameter.data
     if (found.dtype, found.shape, found.device) != (slot.dtype, slot.shape, slot.group.device):
         raise ArgumentError(
@@ -126,6 +130,8 @@ def end_changes(slots: Iterable[Slot]) -> None:
     """Takes the new values. Those that an error leaves out keep torch's memory: a repetition of the
     change takes them."""
     slots = [slot for slot in slots if slot.changing]
+    for slot in slots:
+        _check_change(slot)
     for slot in slots:
         if not slot.group.spoiled:
             values = slot.parameter.data.contiguous().cpu()
@@ -177,10 +183,10 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
     def after_state_dict(_module: Any, state_dict: dict, prefix: str, _metadata: Any) -> None:
         for name, slots in own.items():
             if prefix + name in state_dict:
+                whole, form = slots[0].whole, form_of(slots[0].whole)
                 copies = {slot.part: ties.snapshot(slot) for slot in slots}
-                form = form_of(slots[0].whole)
-                state_dict[prefix + name] = \
-                    copies[""] if form is None else form.rebuilt(copies.__getitem__)
+                state_dict[prefix + name] = copies[""] if form is None else form.rebuilt(
+                    lambda path: copies[path] if path in copies else part_at(whole, path).clone())
 
     def before_load(_module: Any, state_dict: dict, prefix: str, metadata: Any,
                     *_lists: Any) -> None:
@@ -214,7 +220,7 @@ class _Ties:
         self._last: dict = {}  # by slot: the copy, its version, and the generation of the values
 
     def snapshot(self, slot: Slot) -> torch.Tensor:
-        if slot.parameter not in self._tied:
+        if slot.whole not in self._tied:
             return self._copy(slot)
         found = self._found(slot)
         if found is None:

@@ -14,7 +14,7 @@ import torch
 
 def is_wrapped(tensor: torch.Tensor) -> bool:
     """Not those of FSDP2, which are divided among ranks."""
-    return hasattr(type(tensor), "__tensor_flatten__") and not hasattr(tensor, "to_local")
+    return hasattr(tensor, "__tensor_flatten__") and not hasattr(tensor, "to_local")
 
 
 def parts_of(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
