@@ -39,6 +39,7 @@ inline DType dtype_of(const at::Tensor& tensor, const std::string& name) {
                   "one byte per element. Convert it before add_group(), e.g. "
                   "module->to(torch::kBFloat16).");
 }
+
 // A module's parameters, each once. A tensor registered under two names is one parameter, listed
 // under its first name.
 inline NamedTensors parameters_of(const ::torch::nn::Module& module) {

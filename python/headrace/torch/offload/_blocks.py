@@ -45,7 +45,7 @@ def divide(model: torch.nn.Module, blocks: Blocks) -> list[Division]:
     divisions = [Division(name, module, _members_of(places, name), False)
                  for name, module in found.items()]
     rest = [Member(names[0], parameter, part) for parameter, names, owners in places
-            if len(owners) != 1 or None in owners for part in _parts_of(parameter)]
+            if len(owners) != 1 or None in owners for part in _paths_in(parameter)]
     tied = any(len(owners - {None}) > 1 for _, _, owners in places)
     divisions.append(Division(REST, None, rest, tied))
     _check(places)
@@ -67,11 +67,11 @@ def _places(model: torch.nn.Module, blocks: dict) -> list[tuple]:
 def _members_of(places: Iterable[tuple], block: str) -> list[Member]:
     return [Member(names[0][len(block) + 1:], parameter, part)
             for parameter, names, owners in places if owners == {block}
-            for part in _parts_of(parameter)]
+            for part in _paths_in(parameter)]
 
 
-def _parts_of(parameter: torch.Tensor) -> list[str]:
-    """Those that have elements."""
+def _paths_in(parameter: torch.Tensor) -> list[str]:
+    """Of its tensors that have elements."""
     return [path for path, part in parts_of(parameter) if part.numel() > 0]
 
 

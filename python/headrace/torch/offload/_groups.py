@@ -86,6 +86,15 @@ class Slot:
             self.parameter, self.version = now, now._version
         return now is self.parameter
 
+    def refuse_replaced(self) -> None:
+        """The engine does not have what stands in its place."""
+        if not self.settle():
+            raise WrongState(
+                f"'{self.full_name}' is another tensor than the one that headrace.offload() took: "
+                "it would be neither trained nor saved, and nothing was done. Write values within "
+                "headrace.gathered(module, modify=True); after optimizer.restore(), parameters "
+                "may be replaced.")
+
     def _is_alias(self, other: torch.Tensor) -> bool:
         return other.layout == torch.strided and \
             (other.dtype, other.shape, other.stride()) == (self.dtype, self.shape, self.stride) \
@@ -184,19 +193,12 @@ class OffloadedGroup:
             self.bindings += 1
 
     def refuse_replaced(self) -> None:
-        """The block would read what the engine does not have."""
         for slot in self.slots:
-            if slot.settle():
-                continue
-            raise WrongState(
-                f"'{slot.full_name}' is another tensor than the one that headrace.offload() took: "
-                "it would be neither trained nor saved, and nothing was done. Write values within "
-                "headrace.gathered(module, modify=True); after optimizer.restore(), parameters "
-                "may be replaced.")
+            slot.refuse_replaced()
 
     def _bind(self) -> None:
-        self.refuse_replaced()
         for slot in self.slots:
+            slot.refuse_replaced()
             slot.refuse_other_memory()
         gathered = self.group.gather(stream_of(self.device))
         with _outside_inference_mode():

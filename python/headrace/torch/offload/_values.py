@@ -84,8 +84,7 @@ def begin_change(slot: Slot) -> None:
     group = slot.group
     if slot.changing:
         return
-    if not slot.settle():
-        group.refuse_replaced()
+    slot.refuse_replaced()
     if group.bindings > int(group.kept):
         raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be "
                          "changed; it was not. Do it outside of forward, backward and other "
@@ -130,8 +129,6 @@ def end_changes(slots: Iterable[Slot]) -> None:
     """Takes the new values. Those that an error leaves out keep torch's memory: a repetition of the
     change takes them."""
     slots = [slot for slot in slots if slot.changing]
-    for slot in slots:
-        _check_change(slot)
     for slot in slots:
         if not slot.group.spoiled:
             values = slot.parameter.data.contiguous().cpu()
@@ -200,7 +197,10 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
                 begin_change(slot)
 
     def after_load(_module: Any, _incompatible: Any) -> None:
-        end_changes([slot for slots in own.values() for slot in slots])
+        changed = [slot for slots in own.values() for slot in slots if slot.changing]
+        for slot in changed:
+            _check_change(slot)
+        end_changes(changed)
 
     return [module.register_state_dict_post_hook(Hook(after_state_dict)),
             module.register_load_state_dict_pre_hook(Hook(before_load)),
