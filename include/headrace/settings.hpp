@@ -102,6 +102,8 @@ struct ReadOptions {
 };
 
 struct Settings {
+  // zero_optimization.stage. With several ranks, 0 to 2 keep joined parameters until their update.
+  std::uint32_t zero_stage = 3;
   // zero_optimization.offload_optimizer.device / offload_param.device
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
   OffloadDevice offload_parameters = OffloadDevice::kNone;

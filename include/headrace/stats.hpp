@@ -132,6 +132,9 @@ struct PlanReport {
   // group once.
   double nvme_read_bytes_per_step = 0;
   double nvme_written_bytes_per_step = 0;
+  // Parameters and gradients that this rank sends to the others, the latter in the dtypes of the
+  // former.
+  double sent_bytes_per_step = 0;
   // The memory that was left for this process when the plan was made, and the limit that determined
   // it: a cgroup's (with its path), RLIMIT_AS or MemAvailable. 0: no limit could be read.
   std::uint64_t host_left_bytes = 0;

@@ -187,9 +187,10 @@ std::uint64_t Partition::bookkeeping_bytes() const {
   return bytes;
 }
 
-SentBytes sent_by(const Partition& partition, std::uint32_t rank) {
+SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank) {
   SentBytes sent;
-  for (const Section& section : partition.sections) {
+  for (const std::uint32_t s : partition.group_sections[group]) {
+    const Section& section = partition.sections[s];
     const std::uint64_t own = partition.shard_of(section, rank).elements;
     const std::uint64_t bytes = size_bytes(section.dtype);
     sent.gathered += own * (partition.world_size - 1) * bytes;

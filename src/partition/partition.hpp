@@ -122,13 +122,13 @@ struct Partition {
   std::uint64_t bookkeeping_bytes() const;
 };
 
-// Bytes that a rank sends to the others when all groups' parameters are gathered once, and when all
-// their gradients, in the parameters' dtypes, are reduced once.
+// Bytes that a rank sends to the others when a group's parameters are gathered once, and when all
+// its gradients, in the parameters' dtypes, are reduced once.
 struct SentBytes {
   std::uint64_t gathered = 0;  // its own shards, W - 1 times
   std::uint64_t reduced = 0;   // the other ranks' shards of what is trained
 };
-SentBytes sent_by(const Partition& partition, std::uint32_t rank);
+SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank);
 
 // `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
 // across the groups.

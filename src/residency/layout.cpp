@@ -56,6 +56,15 @@ void add_row(Plan& plan, const char* what, const char* tier, std::uint64_t bytes
   }
 }
 
+bool keeps_joined(const PlanInputs& in) {
+  return in.partition->world_size > 1 && in.settings.zero_stage < 3;
+}
+
+bool has_slot_per_group(const PlanInputs& in) {
+  return keeps_joined(in) ||
+         (!in.device_shares_host_memory && in.settings.offload_parameters == OffloadDevice::kNone);
+}
+
 namespace {
 constexpr std::uint64_t kFrameBytes = 256 * base::kKiB;
 constexpr const char* kTrainersMemory = "host (yours)";
@@ -215,14 +224,23 @@ Layout::Groups Layout::measure_groups() {
 }
 
 void Layout::add_gather_slots(const Groups& groups) {
-  // Parameters that are to stay on a device with memory of its own have a slot each.
-  const bool all_bound =
-      !in_.device_shares_host_memory && in_.settings.offload_parameters == OffloadDevice::kNone;
-  plan_.gather_slots =
-      all_bound ? groups.gathered : std::min(groups.gathered, choice_.gather_slots + groups.bound);
+  plan_.slot_per_group = has_slot_per_group(in_);
+  plan_.gather_slots = plan_.slot_per_group
+                           ? groups.gathered
+                           : std::min(groups.gathered, choice_.gather_slots + groups.bound);
   plan_.gather_slot_bytes = groups.largest_gathered;
+  const auto add = [&](std::uint64_t bytes) {
+    plan_.gather_slot_offset_bytes.push_back(plan_.gather_bytes);
+    plan_.gather_bytes += bytes;
+  };
+  if (plan_.slot_per_group) {
+    for (std::size_t g = 0; g < plan_.group_bytes.size(); ++g)
+      if (!plan_.group_in_place[g]) add(plan_.group_bytes[g]);
+  } else {
+    for (std::uint32_t s = 0; s < plan_.gather_slots; ++s) add(plan_.gather_slot_bytes);
+  }
   plan_.gather_slot_memory =
-      take_for_device(plan_.gather_slots * plan_.gather_slot_bytes, "gather slots");
+      take_for_device(plan_.gather_bytes, keeps_joined(in_) ? "joined parameters" : "gather slots");
 }
 
 // Ranks exchange a bucket in parts of whole blocks, so that what they take from each other needs no

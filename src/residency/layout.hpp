@@ -23,6 +23,18 @@ Plan lay_out(const PlanInputs& inputs, const Choice& choice);
 // Adds the bytes on nvme, the bytes that a step moves, and whether updates are deferred.
 void add_traffic(Plan& plan, const PlanInputs& inputs);
 
+// Whether several ranks keep parameters joined from their first gather of a step to their update.
+bool keeps_joined(const PlanInputs& inputs);
+// They do, or parameters are to stay on a device with memory of its own.
+bool has_slot_per_group(const PlanInputs& inputs);
+
+// How often each group is gathered from elsewhere in a step: in forward and backward, unless its
+// slot still has it.
+std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micro_batches);
+// Bytes of parameters and gradients that a rank sends to the others.
+double sent_per_step(const Plan& plan, const partition::Partition& partition,
+                     std::uint32_t micro_batches, std::uint32_t rank);
+
 inline constexpr const char* kDeviceUpdateRow = "updates on the device";
 
 // The swapped bytes of a tile, each in whole pages.

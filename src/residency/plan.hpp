@@ -116,9 +116,14 @@ struct Plan {
   std::uint32_t update_slots = 0;
   std::uint64_t update_slot_bytes = 0;
   Range update_slot_memory;
+  // For groups that are not gathered in place. Either each of these has a slot of its own, in their
+  // order, or any slot is for any of them.
   std::uint32_t gather_slots = 0;
-  std::uint64_t gather_slot_bytes = 0;
-  Range gather_slot_memory;  // empty if they are in device memory
+  bool slot_per_group = false;
+  std::uint64_t gather_slot_bytes = 0;                  // of the largest
+  std::vector<std::uint64_t> gather_slot_offset_bytes;  // one per slot
+  std::uint64_t gather_bytes = 0;                       // of all
+  Range gather_slot_memory;                             // empty if they are in device memory
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;

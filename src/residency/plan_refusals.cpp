@@ -52,13 +52,23 @@ std::string more_on_nvme(const PlanInputs& in, Choice choice, std::uint64_t smal
          " to nvme, with which it would be " + std::to_string(bytes) + " bytes (" +
          format_bytes(bytes) + "). ";
 }
+// What stage 3 would need, if joined parameters are kept.
+std::string parameters_not_kept(PlanInputs in, const Choice& choice, std::uint64_t smallest) {
+  if (!keeps_joined(in)) return "";
+  in.settings.zero_stage = 3;
+  const std::uint64_t bytes = lay_out(in, choice).report.host_bytes;
+  if (bytes >= smallest) return "";
+  return "Set zero_optimization.stage to 3, where parameters do not stay joined: it would be " +
+         std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
+}
 }  // namespace
 
 void refuse_host(const PlanInputs& in, const Choice& choice, const Plan& least,
                  std::uint64_t limit) {
   const std::uint64_t smallest = least.report.host_bytes, left = in.machine_left_bytes;
   const bool machine = left != 0 && smallest > left;
-  const std::string offload = more_on_nvme(in, choice, smallest);
+  std::string offload = parameters_not_kept(in, choice, smallest);
+  if (offload.empty()) offload = more_on_nvme(in, choice, smallest);
   const std::string tiles =
       offload.empty() ? smaller_tiles(in, smallest, machine ? left : limit) : std::string();
   const std::string needed = format_bytes_exactly(smallest);
@@ -83,19 +93,23 @@ void refuse_device(const PlanInputs& in, const Plan& least) {
   const std::uint64_t bytes = least.report.device_bytes;
   const std::uint64_t updates = least.device_update_slots * least.device_update_slot_bytes;
   const bool bound = in.settings.offload_parameters == OffloadDevice::kNone;
-  throw Error(Code::kOutOfBudget,
-              "the least possible plan needs " + format_bytes_exactly(bytes) +
-                  " of the device's memory, and the budget is " +
-                  format_bytes_exactly(in.settings.device_budget_bytes) +
-                  " (headrace.device_budget_bytes); nothing was allocated. " +
-                  (updates > 0 ? "With headrace.update_on \"cpu\" it would be " +
-                                     format_bytes(updates) + " less. "
-                               : "") +
-                  (bound ? "Set zero_optimization.offload_param.device to cpu or nvme: parameters "
-                           "are on the device whole. Or set"
-                         : "Make groups smaller: a gather slot holds the largest. Or set") +
-                  " headrace.device_budget_bytes to " + std::to_string(bytes) + " or more." +
-                  table_of(least));
+  throw Error(
+      Code::kOutOfBudget,
+      "the least possible plan needs " + format_bytes_exactly(bytes) +
+          " of the device's memory, and the budget is " +
+          format_bytes_exactly(in.settings.device_budget_bytes) +
+          " (headrace.device_budget_bytes); nothing was allocated. " +
+          (updates > 0
+               ? "With headrace.update_on \"cpu\" it would be " + format_bytes(updates) + " less. "
+               : "") +
+          (keeps_joined(in)
+               ? "Set zero_optimization.stage to 3: at a lower one, all parameters stay "
+                 "joined on the device. Or set"
+           : bound ? "Set zero_optimization.offload_param.device to cpu or nvme: parameters "
+                     "are on the device whole. Or set"
+                   : "Make groups smaller: a gather slot holds the largest. Or set") +
+          " headrace.device_budget_bytes to " + std::to_string(bytes) + " or more." +
+          table_of(least));
 }
 
 void refuse_beyond_machine(const PlanInputs& in, const Plan& plan, std::uint64_t limit) {

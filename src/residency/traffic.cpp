@@ -33,27 +33,6 @@ bool is_deferred(const Plan& plan, const PlanInputs& in) {
                              [](const TilePlan& tile) { return tile.record == Tier::kNvme; });
 }
 
-enum class Turn { kToBackward, kToForward };
-
-// Where a pass turns, the groups it ended with are still in their slots: the last ones when
-// backward begins, the first ones when the next micro-batch's forward does. Not read again.
-std::uint64_t bytes_still_gathered(const Plan& plan, const Partition& partition, Turn turn) {
-  std::uint64_t bytes = 0;
-  std::uint32_t slots = plan.gather_slots;
-  const std::size_t groups = partition.group_sections.size();
-  for (std::size_t i = 0; i < groups && slots > 0; ++i) {
-    const std::size_t g = turn == Turn::kToForward ? i : groups - 1 - i;
-    if (plan.group_in_place[g]) continue;
-    --slots;
-    for (const std::uint32_t s : partition.group_sections[g]) {
-      const partition::Section& section = partition.sections[s];
-      for (std::uint32_t t = section.first_tile; t < section.first_tile + section.tiles; ++t)
-        bytes += extents_of(plan, partition, t).weight_bytes;
-    }
-  }
-  return bytes;
-}
-
 double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 1.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -73,11 +52,42 @@ std::uint64_t add_commits(Plan& plan, const Partition& partition, std::uint32_t 
 }
 }  // namespace
 
+// Where a pass turns, the groups it ended with are still in their slots: the last ones when
+// backward begins, the first ones when the next micro-batch's forward does.
+std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micro_batches) {
+  const std::size_t groups = plan.group_in_place.size();
+  std::vector<std::uint32_t> gathers(groups, 2 * micro_batches);
+  const auto leave_out = [&](std::uint32_t turns, const auto& group_at) {
+    std::uint32_t slots = plan.gather_slots;
+    for (std::size_t i = 0; i < groups && slots > 0; ++i) {
+      const std::size_t g = group_at(i);
+      if (plan.group_in_place[g]) continue;
+      gathers[g] -= turns;
+      --slots;
+    }
+  };
+  leave_out(micro_batches, [&](std::size_t i) { return groups - 1 - i; });
+  leave_out(micro_batches - 1, [](std::size_t i) { return i; });
+  return gathers;
+}
+
+double sent_per_step(const Plan& plan, const Partition& partition, std::uint32_t micro_batches,
+                     std::uint32_t rank) {
+  const std::vector<std::uint32_t> gathers = gathers_per_step(plan, micro_batches);
+  double bytes = 0;
+  for (std::uint32_t g = 0; g < gathers.size(); ++g) {
+    const partition::SentBytes sent = partition::sent_by(partition, g, rank);
+    bytes += static_cast<double>(gathers[g] * sent.gathered + micro_batches * sent.reduced);
+  }
+  return bytes;
+}
+
 void add_traffic(Plan& plan, const PlanInputs& in) {
   const Partition& partition = *in.partition;
   PlanReport& report = plan.report;
   plan.deferred = report.deferred_updates = is_deferred(plan, in);
-  const std::uint64_t passes = in.settings.gradient_accumulation_steps;
+  const std::uint32_t micro_batches = in.settings.gradient_accumulation_steps;
+  const std::vector<std::uint32_t> gathers = gathers_per_step(plan, micro_batches);
   std::uint64_t state_bytes = 0, state_resident = 0, weight_bytes = 0, weight_resident = 0;
   std::uint64_t state_nvme = 0, weight_nvme = 0, other_slots = 0;
   for (std::uint32_t t = 0; t < partition.tiles.size(); ++t) {
@@ -85,9 +95,10 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
     const auto [record, weight, slots] = extents_of(plan, partition, t);
     state_nvme += record;
     weight_nvme += weight;
-    const bool updated = !partition.section_of(t).frozen;
+    const partition::Section& section = partition.section_of(t);
+    const bool updated = !section.frozen;
     // An update that is deferred hands its weights to the next forward pass.
-    const std::uint64_t reads = 2 * passes + (updated && !plan.deferred ? 1 : 0);
+    const std::uint64_t reads = gathers[section.group] + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
     if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     other_slots += add_commits(plan, partition, t);
@@ -99,9 +110,7 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
   add_row(plan, "optimizer state", "nvme", state_nvme);
   add_row(plan, "parameters", "nvme", weight_nvme);
   add_row(plan, "the store's other slots", "nvme", other_slots);
-  report.nvme_read_bytes_per_step -=
-      static_cast<double>(passes * bytes_still_gathered(plan, partition, Turn::kToBackward) +
-                          (passes - 1) * bytes_still_gathered(plan, partition, Turn::kToForward));
+  report.sent_bytes_per_step = sent_per_step(plan, partition, micro_batches, partition.rank);
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
 }

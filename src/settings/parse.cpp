@@ -215,7 +215,8 @@ class Reader {
     if (key.path == "zero_optimization" && value.is_boolean()) {
       report_.warn(
           path,
-          "true and false are DeepSpeed's old way to write a stage, which changes nothing here");
+          "true and false are DeepSpeed's old way to write a stage, which is not followed here; "
+          "name a stage in an object, such as {\"stage\": 2}");
       return;
     }
     if (value == "auto" && key.kind != Kind::kSection && !takes_auto(key) &&

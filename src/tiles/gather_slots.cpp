@@ -14,18 +14,24 @@ using swap::Priority;
 GatherSlots::GatherSlots(const Parts& parts)
     : p_(parts),
       device_memory_(p_.device,
-                     p_.plan.gather_slot_memory.size_bytes > 0
-                         ? 0
-                         : p_.plan.gather_slots * p_.plan.gather_slot_bytes,
+                     p_.plan.gather_slot_memory.size_bytes > 0 ? 0 : p_.plan.gather_bytes,
                      std::to_string(p_.plan.gather_slots) + " gather slots of " +
+                         (p_.plan.slot_per_group ? "up to " : "") +
                          base::format_bytes(p_.plan.gather_slot_bytes),
-                     "Set headrace.device_budget_bytes to what is free there, or "
-                     "headrace.prefetch_groups to less"),
+                     p_.plan.slot_per_group
+                         ? "Free device memory, or let fewer parameters stay there: set "
+                           "zero_optimization.stage to 3 and offload_param.device to cpu or nvme"
+                         : "Set headrace.device_budget_bytes to what is free there, or "
+                           "headrace.prefetch_groups to less"),
       copies_(p_.device, p_.conductor),
       hand_overs_(p_.partition, p_.plan, p_.device.shares_host_memory() ? nullptr : &copies_),
       group_fill_({p_.partition, p_.plan, p_.arena, p_.tiles, p_.pending, hand_overs_, copies_,
                    p_.device.shares_host_memory()}),
       order_(p_.prefetch_groups) {
+  std::uint32_t next = 0;
+  for (const bool in_place : p_.plan.group_in_place) {
+    if (p_.plan.slot_per_group) own_slots_.push_back(in_place ? 0 : next++);
+  }
   make_slots();
 }
 
@@ -33,8 +39,8 @@ void GatherSlots::make_slots() {
   std::byte* const memory = device_bytes() > 0
                                 ? device_memory_.data()
                                 : p_.arena.range(p_.plan.gather_slot_memory.offset_bytes, 0).data();
-  for (std::uint32_t s = 0; s < p_.plan.gather_slots; ++s)
-    slots_.emplace_back(p_.device, memory + s * p_.plan.gather_slot_bytes);
+  for (const std::uint64_t offset : p_.plan.gather_slot_offset_bytes)
+    slots_.emplace_back(p_.device, memory + offset);
 }
 
 std::optional<std::uint32_t> GatherSlots::find(GroupId group) const noexcept {
@@ -44,9 +50,14 @@ std::optional<std::uint32_t> GatherSlots::find(GroupId group) const noexcept {
   return std::nullopt;
 }
 
-// A free slot, or one whose cached group nobody holds; with `keep_next` not one that is needed
-// soon.
-std::optional<std::uint32_t> GatherSlots::find_free(bool keep_next) const noexcept {
+// The group's own slot. Or a free one, or one whose cached group nobody holds; with `keep_next` not
+// one that is needed soon.
+std::optional<std::uint32_t> GatherSlots::find_free(GroupId wanted, bool keep_next) const noexcept {
+  if (!own_slots_.empty()) {
+    const std::uint32_t own = own_slots_[wanted.index];
+    if (slots_[own].leased() || slots_[own].filling()) return std::nullopt;
+    return own;
+  }
   std::optional<std::uint32_t> cached;
   for (std::uint32_t s = 0; s < slots_.size(); ++s) {
     const GatherSlot& slot = slots_[s];
@@ -59,8 +70,8 @@ std::optional<std::uint32_t> GatherSlots::find_free(bool keep_next) const noexce
 
 async::Task<std::uint32_t> GatherSlots::free_slot(GroupId wanted, const async::GiveUp* give_up) {
   for (;;) {
-    std::optional<std::uint32_t> found = find_free(true);
-    if (!found) found = find_free(false);
+    std::optional<std::uint32_t> found = find_free(wanted, true);
+    if (!found) found = find_free(wanted, false);
     if (found) {
       slots_[*found].drop();
       co_return *found;
@@ -130,7 +141,7 @@ void GatherSlots::start_fill(std::uint32_t index, GroupId group, Priority priori
 void GatherSlots::prefetch() {
   for (const GroupId group : order_.expected()) {
     if (find(group)) continue;
-    const auto slot = find_free(true);
+    const auto slot = find_free(group, true);
     if (!slot) return;
     start_fill(*slot, group, Priority::kPrefetch);
   }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "async/task.hpp"
 #include "headrace/device.hpp"
@@ -84,7 +85,7 @@ class GatherSlots {
 
  private:
   std::optional<std::uint32_t> find(GroupId group) const noexcept;
-  std::optional<std::uint32_t> find_free(bool keep_next) const noexcept;
+  std::optional<std::uint32_t> find_free(GroupId wanted, bool keep_next) const noexcept;
   async::Task<std::uint32_t> free_slot(GroupId wanted, const async::GiveUp* give_up = nullptr);
   void make_slots();
   [[noreturn]] void refuse_all_leased(GroupId wanted) const;
@@ -97,7 +98,8 @@ class GatherSlots {
   HandOvers hand_overs_;
   GroupFill group_fill_;
   GatherOrder order_;
-  std::deque<GatherSlot> slots_;  // they do not move
+  std::vector<std::uint32_t> own_slots_;  // per group; empty: any slot is for any group
+  std::deque<GatherSlot> slots_;          // they do not move
   async::TaskGroup fills_;
   std::atomic<std::uint64_t> found_{0}, on_demand_{0};
 };

@@ -51,6 +51,9 @@ BUGS = [
 ]
 # world_size_test finds it.
 BUGS_OF_RANKS = [
+    ("a group that stays joined has the slot of another", "src/tiles/gather_slots.cpp",
+     "const std::uint32_t own = own_slots_[wanted.index];",
+     "const std::uint32_t own = own_slots_[wanted.index / 2];"),
     ("what is absent on a rank is added", "src/ranks/gradient_bucket.cpp",
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
      "      const std::byte*"),

@@ -240,8 +240,13 @@ TEST_P(RanksStats, CountWhatTheCollectiveSends) {
     }
     rank.engine.freeze();
     load_all(rank.engine);
-    const partition::SentBytes sent = partition::sent_by(
-        partition::make_partition(shapes, 65536, rank.number, world), rank.number);
+    const auto partition = partition::make_partition(shapes, 65536, rank.number, world);
+    partition::SentBytes sent;
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      const partition::SentBytes one = partition::sent_by(partition, g, rank.number);
+      sent.gathered += one.gathered;
+      sent.reduced += one.reduced;
+    }
     const Stats before = rank.engine.stats();
     const std::vector<std::uint16_t> gradient(kElements[0], 0x3c00);
     for (std::uint32_t s = 0; s < kSteps; ++s) {
@@ -266,6 +271,73 @@ TEST_P(RanksStats, CountWhatTheCollectiveSends) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 INSTANTIATE_TEST_SUITE_P(Worlds, RanksStats, ::testing::Values(2u, 3u, 4u));
+
+// (world, stage, in memory or on NVMe)
+class RanksStages
+    : public ::testing::TestWithParam<std::tuple<std::uint32_t, std::uint32_t, OffloadDevice>> {
+ protected:
+  static constexpr std::uint32_t kGroups = 7, kMicroBatches = 2, kWarmUp = 3, kSteps = 3;
+  static void step(Engine& engine) {
+    static const std::vector<std::uint16_t> gradient(3 * 65536, 0x3c00);
+    for (std::uint32_t m = 0; m < kMicroBatches; ++m) {
+      for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g});
+      for (std::uint32_t g = kGroups; g-- > 0;) {
+        (void)engine.gather({g});
+        engine.add_gradient({g}, gradient.data(), DType::kBf16);
+      }
+    }
+    engine.step({.learning_rate = 0.1f});
+  }
+};
+
+// At stage 3, what the slots still hold where a pass turns is not joined again. Below stage 3, each
+// group is joined once per step, and the plan has memory for all of them.
+TEST_P(RanksStages, SendWhatThePlanSays) {
+  const auto [world, stage, place] = GetParam();
+  const testing::TemporaryDirectory folder;
+  const auto settings = [&, stage = stage, place = place](std::uint32_t) {
+    Settings s;
+    s.zero_stage = stage;
+    s.offload_optimizer = s.offload_parameters = place;
+    if (place == OffloadDevice::kNvme) s.nvme_paths = {folder.string()};
+    s.allow_memory_backed = true;
+    s.gradient_accumulation_steps = kMicroBatches;
+    return s;
+  };
+  const auto errors = run_ranks(world, HostFlavour::kLate, settings, [&](Rank& rank) {
+    std::uint64_t joined_bytes = 0;
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      const std::uint64_t elements = (g % 3 + 1) * 65536;
+      rank.engine.add_group("h." + std::to_string(g),
+                            {{"w", DType::kBf16, {static_cast<std::int64_t>(elements)}, {}}});
+      joined_bytes += 2 * elements;
+    }
+    rank.engine.freeze();
+    load_all(rank.engine);
+    for (std::uint32_t s = 0; s < kWarmUp; ++s) step(rank.engine);
+    const Stats before = rank.engine.stats();
+    for (std::uint32_t s = 0; s < kSteps; ++s) step(rank.engine);
+    const Stats after = rank.engine.stats();
+    const PlanReport plan = rank.engine.plan();
+    const std::uint64_t sent = after.all_gathers.sent_bytes + after.all_to_alls.sent_bytes -
+                               before.all_gathers.sent_bytes - before.all_to_alls.sent_bytes;
+    const std::uint64_t read = after.nvme_read_bytes - before.nvme_read_bytes;
+    const double planned_sent = kSteps * plan.sent_bytes_per_step;
+    const double planned_read = kSteps * plan.nvme_read_bytes_per_step;
+    // With fewer slots than groups, a group that is read early may take the slot of another.
+    const double share = stage == 3 && place == OffloadDevice::kNvme ? 0.1 : 0;
+    EXPECT_NEAR(static_cast<double>(sent), planned_sent, share * planned_sent);
+    EXPECT_NEAR(static_cast<double>(read), planned_read, share * planned_read);
+    std::uint64_t kept = 0;
+    for (const PlanRow& row : plan.rows) kept += row.what == "joined parameters" ? row.bytes : 0;
+    EXPECT_EQ(kept, stage < 3 ? joined_bytes : 0);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, RanksStages,
+    ::testing::Combine(::testing::Values(2u, 3u), ::testing::Values(1u, 2u, 3u),
+                       ::testing::Values(OffloadDevice::kNone, OffloadDevice::kNvme)));
 
 // ---- gradients that one rank has and another has not ----
 

@@ -44,13 +44,14 @@ struct Row {
   WorldPlace place;
   UpdateMode mode;
   RankOrder order;
+  std::uint32_t stage;
   bool late_device;
   std::string text() const {
     return std::to_string(world) + " ranks over " + kOver[static_cast<std::size_t>(over)] + ", " +
            testing::kWorldPlaces[static_cast<std::size_t>(place)] +
            (mode == UpdateMode::kDefer ? ", deferred" : ", barrier") +
-           (order == RankOrder::kTrace ? ", ahead" : ", at each call") +
-           (late_device ? ", late device" : ", prompt device");
+           (order == RankOrder::kTrace ? ", ahead" : ", at each call") + ", stage " +
+           std::to_string(stage) + (late_device ? ", late device" : ", prompt device");
   }
 };
 
@@ -63,7 +64,8 @@ std::vector<Row> all_rows() {
           for (const RankOrder order : {RankOrder::kTrace, RankOrder::kEach}) {
             const std::size_t row = all.size() / 2;
             const bool late = (row + row / 2 + row / 6) % 2 != 0;
-            all.push_back({over, world, place, mode, order, late});
+            const std::uint32_t stage = all.size() % 3 == 0 ? 2 : 3;
+            all.push_back({over, world, place, mode, order, stage, late});
           }
         }
       }
@@ -77,9 +79,10 @@ std::vector<Row> rows_of(const WorldModel& model) {
   const std::string_view matrix = wanted == nullptr ? "" : wanted;
   if (matrix != "pairwise" && matrix != "few") return all_rows();
   std::vector<Row> rows = testing::pairwise_cover(all_rows(), [](const Row& row) {
-    return std::array{static_cast<int>(row.over),  static_cast<int>(row.world),
-                      static_cast<int>(row.place), static_cast<int>(row.mode),
-                      static_cast<int>(row.order), static_cast<int>(row.late_device)};
+    return std::array{static_cast<int>(row.over),       static_cast<int>(row.world),
+                      static_cast<int>(row.place),      static_cast<int>(row.mode),
+                      static_cast<int>(row.order),      static_cast<int>(row.stage),
+                      static_cast<int>(row.late_device)};
   });
   if (matrix == "pairwise") return rows;
   std::size_t at = static_cast<std::size_t>(&model - testing::world_models().data());
@@ -139,7 +142,8 @@ WorldOutcome train(const WorldModel& model, const Row& row) {
                           {.place = row.place,
                            .update_mode = row.mode,
                            .folder = folder.string(),
-                           .rank_order = row.order},
+                           .rank_order = row.order,
+                           .zero_stage = row.stage},
                           {.device = world.devices[r], .collective = world.collectives[r]});
       } catch (const std::exception& error) {
         errors[r] = error.what();

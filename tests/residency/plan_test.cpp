@@ -258,6 +258,53 @@ TEST(Plan, AdvisesToOffloadWhatIsNotOnADriveYetAndIsRight) {
   EXPECT_EQ(refusal(inputs).find("to nvme"), std::string::npos) << refusal(inputs);
 }
 
+TEST(Plan, BelowStage3KeepsEachGroupInASlotOfItsSize) {
+  std::vector<partition::GroupShape> groups;
+  for (const std::int64_t elements : {1000, 300'000, 4096})
+    groups.push_back({{{"w", DType::kBf16, {elements}, {}}}});
+  const auto none = OffloadDevice::kNone;
+  for (const std::uint32_t world : {1u, 3u}) {
+    const auto partition = partition::make_partition(groups, kTile, 0, world);
+    for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
+      auto inputs = inputs_for(partition, none, none);
+      inputs.settings.zero_stage = stage;
+      const Plan plan = make_plan(inputs);
+      const bool keeps = world > 1 && stage < 3;
+      EXPECT_EQ(plan.slot_per_group, keeps) << world << " ranks, stage " << stage;
+      if (keeps) {
+        EXPECT_EQ(plan.gather_slot_offset_bytes, (std::vector<std::uint64_t>{0, 4096, 606'208}));
+        EXPECT_EQ(plan.gather_slot_memory.size_bytes, plan.gather_bytes);
+        EXPECT_EQ(plan.gather_bytes, 606'208u + 8192);
+      }
+      expect_disjoint(plan);
+    }
+  }
+  const auto partition = partition::make_partition(groups, kTile, 0, 1);
+  auto inputs = inputs_for(partition, none, none);
+  inputs.device_shares_host_memory = false;
+  EXPECT_EQ(make_plan(inputs).report.device_bytes, 606'208u + 8192)
+      << "parameters that stay on a device take what they are, not what the largest is";
+}
+
+TEST(Plan, AdvisesStage3WhereJoinedParametersHaveNoRoomAndIsRight) {
+  const auto partition = transformer(256, 40, 4);
+  const auto nvme = OffloadDevice::kNvme;
+  auto inputs = inputs_for(partition, nvme, nvme);
+  const std::uint64_t at_stage_3 = make_plan(inputs).report.smallest_host_bytes;
+  inputs.settings.zero_stage = 2;
+  inputs.settings.host_budget_bytes = at_stage_3;
+  EXPECT_NE(refusal(inputs).find("Set zero_optimization.stage to 3, where parameters do not stay "
+                                 "joined: it would be " +
+                                 std::to_string(at_stage_3) + " bytes"),
+            std::string::npos)
+      << refusal(inputs);
+  inputs.device_shares_host_memory = false;
+  inputs.settings.host_budget_bytes = 0;
+  inputs.settings.device_budget_bytes = base::kMiB;
+  EXPECT_NE(refusal(inputs).find("Set zero_optimization.stage to 3"), std::string::npos)
+      << refusal(inputs);
+}
+
 TEST(Plan, DoesNotAdviseToOffloadAModelThatThisWouldMakeLarger) {
   const auto partition = transformer(16, 1);
   auto inputs = inputs_for(partition, OffloadDevice::kNone, OffloadDevice::kNone);

@@ -75,6 +75,7 @@ Settings settings_of(const WorldModel& model, const WorldSetup& setup, std::uint
   if (setup.place == WorldPlace::kBudget) settings.update_slots = settings.prefetch_groups = 1;
   settings.update_mode = setup.update_mode;
   settings.rank_agreement = setup.rank_order;
+  settings.zero_stage = setup.zero_stage;
   settings.tile_elements = 65536;
   settings.gradient_accumulation_steps = (model.micro_batches + world - 1) / world;
   return settings;
@@ -274,8 +275,9 @@ std::vector<WorldSetup> setups_of(std::size_t model, const std::string& folder) 
     for (const UpdateMode mode : {UpdateMode::kDefer, UpdateMode::kBarrier}) {
       const bool turn =
           place == model % kWorldPlaces.size() && (mode == UpdateMode::kDefer) == (model % 2 == 0);
+      const std::uint32_t stage = model / 2 % 2 == 0 ? 2 : 3;
       if (full || turn)
-        setups.push_back({static_cast<WorldPlace>(place), mode, folder, RankOrder::kTrace});
+        setups.push_back({static_cast<WorldPlace>(place), mode, folder, RankOrder::kTrace, stage});
     }
   }
   return setups;

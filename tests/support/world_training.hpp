@@ -45,6 +45,7 @@ struct WorldSetup {
   UpdateMode update_mode = UpdateMode::kBarrier;
   std::string folder;  // for swap files, of all ranks
   RankOrder rank_order = RankOrder::kTrace;
+  std::uint32_t zero_stage = 3;
 };
 
 // What a rank knows at the end. `values` has its shard of masters and moments, zeros elsewhere.

@@ -57,6 +57,35 @@ TEST(ZeroEstimates, NameTheVersionsBetweenWhichAFormulaChanged) {
   EXPECT_DOUBLE_EQ(estimates[2].gpu_bytes / estimates[1].gpu_bytes, 6 / 4.25);
 }
 
+// The paper's example, in GB: its table 1 and figure 1.
+TEST(ZeroStages, AreThePapersFor7500MillionParametersOn64Gpus) {
+  EstimateInputs inputs;
+  inputs.parameters = 7'500'000'000;
+  inputs.gpus_per_node = 16;
+  inputs.nodes = 4;
+  const char* const expected[] = {"120.0", "31.4", "16.6", "1.9"};
+  const auto stages = zero_stages(inputs);
+  ASSERT_EQ(stages.size(), std::size(expected));
+  for (std::uint32_t s = 0; s < stages.size(); ++s) {
+    EXPECT_EQ(stages[s].stage, s);
+    char text[16];
+    std::snprintf(text, sizeof text, "%.1f", 1e-9 * stages[s].gpu_bytes);
+    EXPECT_STREQ(text, expected[s]);
+  }
+}
+
+TEST(Planned, BelowStage3HasAllParametersOnEachGpu) {
+  const Model model = model_of("gpt2-xl");
+  const auto plans = planned(model, inputs_of(model, 8), {});
+  ASSERT_EQ(plans.size(), 4u);
+  const auto joined = 2 * static_cast<double>(model.elements());
+  EXPECT_GT(static_cast<double>(plans[3].gpu_bytes), joined);
+  EXPECT_LT(static_cast<double>(plans[3].gpu_bytes - plans[0].gpu_bytes), joined)
+      << "instead of three slots";
+  EXPECT_NEAR(static_cast<double>(plans[3].host_bytes), static_cast<double>(plans[0].host_bytes),
+              0.01 * static_cast<double>(plans[0].host_bytes));
+}
+
 TEST(Planned, HoldsAndMovesTheBytesThatTheFormatsHave) {
   const Model model = model_of("gpt2-xl");
   const auto parameters = static_cast<double>(model.elements());
@@ -140,6 +169,10 @@ TEST_F(EstimateProgram, CountsGiveTheEstimatorsAloneAndSayWhy) {
             std::string::npos)
       << ran.out;
   EXPECT_NE(ran.out.find("Name a model instead of --parameters"), std::string::npos) << ran.out;
+  const Ran alone = run("--parameters 7.5B --nodes 8 --gpus 8");
+  EXPECT_EQ(alone.exit_code, 0) << alone.out;
+  EXPECT_NE(alone.out.find(" 31.4  4 P + 12 P / (G N)"), std::string::npos) << alone.out;
+  EXPECT_NE(alone.out.find("Give --largest-layer"), std::string::npos) << alone.out;
 }
 
 TEST_F(EstimateProgram, ReportsAllOfItAsJson) {
@@ -152,7 +185,8 @@ TEST_F(EstimateProgram, ReportsAllOfItAsJson) {
   EXPECT_EQ(json["program"], "headrace estimate");
   EXPECT_EQ(json["parameters"], 124'439'808);
   EXPECT_EQ(json["deepspeed"].size(), 9u);
-  EXPECT_EQ(json["headrace"].size(), 3u);
+  EXPECT_EQ(json["zero_stages"].size(), 4u);
+  EXPECT_EQ(json["headrace"].size(), 4u);
   std::uint64_t host = 0;
   for (const auto& row : json["headrace"][0]["rows_of_one_rank"]) {
     if (row["tier"] == "host") host += row["bytes"].get<std::uint64_t>();
@@ -167,7 +201,7 @@ TEST_F(EstimateProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   refused("", "MODEL is missing");
   refused("gpt3", "did you mean gpt2?");
   refused("gpt2 --parameters 1M", "Give one of both");
-  refused("--parameters 1M", "go together");
+  refused("--largest-layer 1M", "--largest-layer without --parameters");
   refused("--parameters 1M --largest-layer 2M", "larger than --parameters");
   refused("--parameters 0 --largest-layer 1", "--parameters");
   refused("--parameters 1Z --largest-layer 1", "--parameters");

@@ -4,9 +4,10 @@
 //
 // A save reads R bytes of the engine's drive and writes W bytes of files; a load does the reverse.
 // The drives alone, measured in the same round, need at least max(R/r, W/w) seconds if they are
-// two, and R/r + W/w if they are one. Both write to new files, and so do the raw writes. Every load
-// is that of a new engine, whose files are not in the page cache. A third engine has everything in
-// memory, sleeps and wakes. A fourth one commits each step to a store. Its steps beside a
+// two, and R/r + W/w if they are one. Both write to new files, and so do the raw writes. A raw file
+// that is read and written back at once shows how near the drive itself comes to that sum. Every
+// load is that of a new engine, whose files are not in the page cache. A third engine has everything
+// in memory, sleeps and wakes. A fourth one commits each step to a store. Its steps beside a
 // background save are those that end before the save does. They commit nothing.
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -79,6 +80,7 @@ struct Cost {
 };
 struct Round {
   RawDrive::Result from_read, from_write, to_read, to_write;  // of the engine's drive, the other
+  RawDrive::Result rewrite;  // of the engine's drive: the same bytes read, and written back
   Cost save, load, sleep, wake;
   double step_seconds = 0, step_beside_seconds = 0;
 };
@@ -138,23 +140,24 @@ class Bench {
 
   Round round(bool backwards) {
     Round round;
-    run_parts({[&] { measure_raw(options_.nvme, round.from_read, round.from_write); },
-               [&] {
-                 round.save = save();
-                 round.load = load();
-               },
-               [&] {
-                 round.sleep = measured(resident_.engine(), [&] { resident_.engine().sleep(); });
-                 round.wake = measured(resident_.engine(), [&] { resident_.engine().wake(); });
-                 round.sleep.written_bytes = round.wake.read_bytes = state_bytes();
-               },
-               [&] {
-                 run_parts({[&] { round.step_seconds = step_alone(); },
-                            [&] { round.step_beside_seconds = step_beside_save(); }},
-                           backwards);
-               },
-               [&] { measure_raw(options_.folder(), round.to_read, round.to_write); }},
-              backwards);
+    run_parts(
+        {[&] { measure_raw(options_.nvme, round.from_read, round.from_write, &round.rewrite); },
+         [&] {
+           round.save = save();
+           round.load = load();
+         },
+         [&] {
+           round.sleep = measured(resident_.engine(), [&] { resident_.engine().sleep(); });
+           round.wake = measured(resident_.engine(), [&] { resident_.engine().wake(); });
+           round.sleep.written_bytes = round.wake.read_bytes = state_bytes();
+         },
+         [&] {
+           run_parts({[&] { round.step_seconds = step_alone(); },
+                      [&] { round.step_beside_seconds = step_beside_save(); }},
+                     backwards);
+         },
+         [&] { measure_raw(options_.folder(), round.to_read, round.to_write); }},
+        backwards);
     return round;
   }
   std::uint64_t file_bytes() const { return file_bytes_; }
@@ -168,13 +171,15 @@ class Bench {
   }
 
  private:
-  void measure_raw(const std::string& folder, RawDrive::Result& read, RawDrive::Result& write) {
+  void measure_raw(const std::string& folder, RawDrive::Result& read, RawDrive::Result& write,
+                   RawDrive::Result* rewrite = nullptr) {
     constexpr std::uint64_t kExtent = 8 * base::kMiB;
     Settings settings = options_.settings();
     settings.nvme_paths = {folder};
     RawDrive raw({settings, base::align_up(file_bytes_, base::kIoAlignment), kExtent});
     write = raw.creation();
     read = raw.move(swap::IoKind::kRead, write.bytes);
+    if (rewrite != nullptr) *rewrite = raw.rewrite(write.bytes);
     queue_ = raw.queue_name();
     file_system_ = raw.path().file_system;
   }
@@ -240,6 +245,11 @@ double load_bound(const Options& o, const Round& r) {
                seconds_at(r.load.written_bytes, r.from_write));
 }
 
+// The drive's reads and writes at once, as a share of one after the other.
+double rewrite_of_bound(const Round& r) {
+  return (r.from_read.seconds + r.from_write.seconds) / r.rewrite.seconds;
+}
+
 double sleep_bound(const Round& r) { return seconds_at(r.sleep.written_bytes, r.from_write); }
 double wake_bound(const Round& r) { return seconds_at(r.wake.read_bytes, r.from_read); }
 
@@ -253,6 +263,8 @@ constexpr Figure kFigures[] = {
      [](const auto&, const auto& r) { return 1e-9 * r.from_read.bytes_per_second(); }},
     {"raw_new_file_gb_per_s", "write GB/s",
      [](const auto&, const auto& r) { return 1e-9 * r.to_write.bytes_per_second(); }},
+    {"raw_rewrite_of_bound", "both/bound",
+     [](const auto&, const auto& r) { return rewrite_of_bound(r); }},
     {"save_bound_s", "bound s", [](const auto& o, const auto& r) { return save_bound(o, r); }},
     {"save_s", "save s", [](const auto&, const auto& r) { return r.save.seconds; }},
     {"save_of_bound", "of bound",

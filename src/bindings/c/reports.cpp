@@ -69,6 +69,7 @@ std::string to_json(const PlanReport& plan) {
                   {"resident_share_of_parameters", plan.resident_share_of_parameters},
                   {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
                   {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step},
+                  {"sent_bytes_per_step", plan.sent_bytes_per_step},
                   {"host_left_bytes", plan.host_left_bytes},
                   {"host_left_source", plan.host_left_source},
                   {"drives", std::move(drives)}});

@@ -15,11 +15,10 @@ namespace headrace::tools {
 namespace {
 constexpr const char* kProgram = "headrace estimate";
 constexpr const char* kDescription =
-    "Memory that training a model takes, without activations: the estimates that DeepSpeed's users "
-    "know, for\nZeRO-2 and ZeRO-3, beside what an engine of ours would allocate. Touches no drive "
-    "and "
-    "no GPU. MODEL is a name, a directory with safetensors or "
-    "config.json, or a JSON file of shapes.\n";
+    "Memory that training a model takes, without activations: the states that each stage of ZeRO "
+    "has on a\nGPU, and the estimates that DeepSpeed's users know, for ZeRO-2 and ZeRO-3, beside "
+    "what an engine of ours\nwould allocate. Touches no drive and no GPU. MODEL is a name, a "
+    "directory with safetensors or config.json,\nor a JSON file of shapes.\n";
 constexpr std::uint64_t kMostParameters = std::uint64_t{1} << 50;
 
 std::string footer() {
@@ -78,12 +77,11 @@ void add_options(CLI::App& app, Options& o) {
 void check(const Options& o) {
   const bool counted = o.inputs.parameters > 0 || o.inputs.largest_layer > 0;
   if (o.model.empty() && !counted)
-    throw command_line::Fault{"MODEL is missing",
-                              "Name a model, or give --parameters and --largest-layer"};
+    throw command_line::Fault{"MODEL is missing", "Name a model, or give --parameters"};
   if (!o.model.empty() && counted)
     throw command_line::Fault{"MODEL beside --parameters or --largest-layer", "Give one of both"};
-  if (counted && (o.inputs.parameters == 0 || o.inputs.largest_layer == 0))
-    throw command_line::Fault{"--parameters and --largest-layer go together", "Give both"};
+  if (counted && o.inputs.parameters == 0)
+    throw command_line::Fault{"--largest-layer without --parameters", "Give both"};
   if (o.inputs.largest_layer > o.inputs.parameters)
     throw command_line::Fault{"--largest-layer is larger than --parameters",
                               "The largest layer is a part of the model"};
@@ -114,7 +112,8 @@ int run(const Options& options) {
               " masters";
     if (settings.durable_every > 0) e.state += "; with a store: all of it twice on NVMe";
   }
-  e.estimates = zero_estimates(e.inputs);
+  e.stages = zero_stages(e.inputs);
+  if (e.inputs.largest_layer > 0) e.estimates = zero_estimates(e.inputs);
   print_to(options.json == "-" ? stderr : stdout, "{}", estimation_text(e));
   Json report = document(kProgram);
   report.update(estimation_json(e));

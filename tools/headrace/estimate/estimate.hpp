@@ -12,7 +12,8 @@ namespace headrace::tools {
 struct Estimation {
   EstimateInputs inputs;
   std::optional<Model> model;  // without one no plan can be made
-  std::vector<ZeroEstimate> estimates;
+  std::vector<StageStates> stages;
+  std::vector<ZeroEstimate> estimates;  // none without the largest layer
   std::vector<Planned> plans;
   std::string no_plan;  // why there are none for the model, "": there are
   std::string state;    // "adamw, f32 moments, split masters"; with a store, that it has one

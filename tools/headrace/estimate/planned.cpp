@@ -11,11 +11,14 @@ namespace {
 struct Placement {
   const char* where;
   OffloadDevice parameters, optimizer;
+  std::uint32_t stage = 3;
 };
 constexpr Placement kPlacements[] = {
     {"all in host memory", OffloadDevice::kCpu, OffloadDevice::kCpu},
     {"state on NVMe", OffloadDevice::kCpu, OffloadDevice::kNvme},
-    {"parameters and state on NVMe", OffloadDevice::kNvme, OffloadDevice::kNvme}};
+    {"parameters and state on NVMe", OffloadDevice::kNvme, OffloadDevice::kNvme},
+    {"all in host memory, parameters joined on the GPU (stage 2)", OffloadDevice::kCpu,
+     OffloadDevice::kCpu, 2}};
 }  // namespace
 
 std::string plan_refusal(const Model& model, const EstimateInputs& inputs,
@@ -38,12 +41,14 @@ std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,
   for (const ModelGroup& group : model.groups) groups.push_back(&group);
   std::vector<Planned> all;
   for (const Placement& placement : kPlacements) {
+    if (placement.stage < 3 && partition.world_size == 1) continue;
     residency::PlanInputs in;
     in.partition = &partition;
     in.groups.resize(model.groups.size());
     in.settings = settings;
     in.settings.offload_parameters = placement.parameters;
     in.settings.offload_optimizer = placement.optimizer;
+    in.settings.zero_stage = placement.stage;
     in.settings.nvme_paths = {"NVMe"};
     in.device_shares_host_memory = false;
     in.device_overhead = cuda_overhead();

@@ -23,7 +23,8 @@ struct Planned {
 // Why no plan is made: a rank has more tiles than a plan has room for. "": one is.
 std::string plan_refusal(const Model& model, const EstimateInputs& inputs,
                          const Settings& settings);
-// With weights of bf16 on GPUs, one rank for each: all in host memory, state on NVMe, all on NVMe.
+// With weights of bf16 on GPUs, one rank for each: all in host memory, state on NVMe, all on NVMe;
+// with several ranks also stage 2.
 // The rest of `settings` applies: tiles, slots, optimizer, moments, and a store, which is on NVMe
 // wherever the state is. Throws as the planner does.
 std::vector<Planned> planned(const Model& model, const EstimateInputs& inputs,

@@ -25,8 +25,9 @@ std::string what_text(const Estimation& e) {
   const EstimateInputs& in = e.inputs;
   std::string text =
       e.model ? fmt::format("{} ({})\n", e.model->name, e.model->source) : std::string();
-  text += fmt::format("{} parameters; the largest layer has {}", grouped(in.parameters),
-                      grouped(in.largest_layer));
+  text += fmt::format("{} parameters", grouped(in.parameters));
+  if (in.largest_layer > 0)
+    text += fmt::format("; the largest layer has {}", grouped(in.largest_layer));
   if (e.model) {
     const ModelGroup& group = e.model->largest_group();
     text +=
@@ -38,7 +39,20 @@ std::string what_text(const Estimation& e) {
                             in.gpus_per_node == 1 ? "" : "s");
 }
 
+// In GB of 10^9 bytes, as the paper has them.
+std::string stages_text(const Estimation& e) {
+  std::string text =
+      "The states of ZeRO's stages on a GPU, nothing offloaded: 2 bytes of weight, 2 of gradient "
+      "and 12 of\nmaster and moments per parameter; GB of 10^9 bytes\n";
+  for (const StageStates& one : e.stages) {
+    text += fmt::format("  ZeRO-{} {:>75.1f}  {}\n", one.stage, 1e-9 * one.gpu_bytes, one.formula);
+  }
+  return text + "\n";
+}
+
 std::string estimates_text(const Estimation& e) {
+  if (e.estimates.empty())
+    return "No estimates of DeepSpeed's: they take the largest layer. Give --largest-layer.\n\n";
   std::string text = fmt::format(
       "DeepSpeed's estimators, host memory times {:g} for what is not counted\n"
       "  {:<61} {:>10} {:>9}  formula\n",
@@ -101,7 +115,7 @@ Json plan_json(const Planned& one) {
 }  // namespace
 
 std::string estimation_text(const Estimation& e) {
-  std::string text = what_text(e) + estimates_text(e);
+  std::string text = what_text(e) + stages_text(e) + estimates_text(e);
   if (!e.no_plan.empty()) return text + "No plan of ours: " + e.no_plan + ".\n";
   if (e.plans.empty())
     return text + "No plan of ours: it takes shapes. Name a model instead of --parameters.\n";
@@ -115,6 +129,11 @@ Json estimation_json(const Estimation& e) {
                {"gpus_per_node", e.inputs.gpus_per_node},
                {"buffer_factor", e.inputs.buffer_factor}};
   if (e.model) json["model"] = model_json(*e.model);
+  json["zero_stages"] = Json::array();
+  for (const StageStates& one : e.stages) {
+    json["zero_stages"].push_back(
+        {{"stage", one.stage}, {"bytes_per_gpu", one.gpu_bytes}, {"formula", one.formula}});
+  }
   json["deepspeed"] = Json::array();
   for (const ZeroEstimate& one : e.estimates) json["deepspeed"].push_back(estimate_json(one));
   if (!e.no_plan.empty()) json["no_plan"] = e.no_plan;

@@ -59,6 +59,15 @@ ZeroEstimate stage3(const EstimateInputs& in, bool parameters_on_cpu, bool optim
 }
 }  // namespace
 
+std::vector<StageStates> zero_stages(const EstimateInputs& inputs) {
+  const auto p = static_cast<double>(inputs.parameters);
+  const double gpus = static_cast<double>(inputs.gpus_per_node) * inputs.nodes;
+  return {{0, 16 * p, "16 P"},
+          {1, 4 * p + 12 * p / gpus, "4 P + 12 P / (G N)"},
+          {2, 2 * p + 14 * p / gpus, "2 P + 14 P / (G N)"},
+          {3, 16 * p / gpus, "16 P / (G N)"}};
+}
+
 std::vector<ZeroEstimate> zero_estimates(const EstimateInputs& inputs) {
   std::vector<ZeroEstimate> all = {stage2_on_cpu(inputs), stage2_on_gpu(inputs, false),
                                    stage2_on_gpu(inputs, true)};

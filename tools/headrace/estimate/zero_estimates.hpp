@@ -24,6 +24,16 @@ struct ZeroEstimate {
   std::string formula;    // both, with P, L, G = GPUs per node, N = nodes, f = the factor
   std::string versions;   // of DeepSpeed, "from 0.14.3"; "": all that have the function
 };
+// The bytes of a model's states on each GPU at a stage of ZeRO, with nothing offloaded: Rajbhandari
+// et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", section 5, with 2
+// bytes of weight, 2 of gradient and K = 12 of f32 master and moments per parameter.
+struct StageStates {
+  std::uint32_t stage = 0;
+  double gpu_bytes = 0;
+  std::string formula;  // with P, G, N as above
+};
+std::vector<StageStates> zero_stages(const EstimateInputs& inputs);
+
 // Three of ZeRO-2, of which two are one setting in versions before and after; six of ZeRO-3.
 std::vector<ZeroEstimate> zero_estimates(const EstimateInputs& inputs);
 }  // namespace headrace::tools

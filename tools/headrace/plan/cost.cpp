@@ -357,17 +357,16 @@ void Predictor::count_bytes() {
   const double fetching =
       out_.forward.of(StepLane::kNvmeRead) + out_.backward.of(StepLane::kNvmeRead);
   out_.nvme_read_bytes += fetching * rates_.nvme_read;
-  const double passes = work_.micro_batches;
+  const auto gathers = residency::gathers_per_step(plan_, work_.micro_batches);
   for (const partition::Section& section : part_.sections) {
     const auto joined = static_cast<double>(section.buffer_elements) *
                         static_cast<double>(size_bytes(section.dtype));
-    const double exchanges = section.frozen ? 2 : 3;
-    out_.network_bytes += passes * exchanges * joined * network_share();
+    const std::uint32_t exchanges =
+        gathers[section.group] + (section.frozen ? 0 : work_.micro_batches);
+    out_.network_bytes += exchanges * joined * network_share();
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
-    const partition::SentBytes sent = partition::sent_by(part_, r);
-    const double bytes =
-        passes * (2 * static_cast<double>(sent.gathered) + static_cast<double>(sent.reduced));
+    const double bytes = residency::sent_per_step(plan_, part_, work_.micro_batches, r);
     out_.sent_bytes += bytes / part_.world_size;
     out_.most_sent_bytes = std::max(out_.most_sent_bytes, bytes);
   }

@@ -107,8 +107,7 @@ struct Prediction {
   double free_tokens = 0;
   double nvme_read_bytes = 0, nvme_written_bytes = 0;  // per step
   double network_bytes = 0;  // per step, into this rank from other machines
-  // Per step, what a rank sends to the others if forward and backward gather every group: on
-  // average, and the rank that sends most.
+  // Per step, what a rank sends to the others: on average, and the rank that sends most.
   double sent_bytes = 0, most_sent_bytes = 0;
   std::vector<Span> spans;  // of the first micro-batch and the update, if asked for
 };

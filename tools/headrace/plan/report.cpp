@@ -221,10 +221,11 @@ std::string network_text(const PlanResult& r) {
                   bytes_text(p.sent_bytes), p.most_sent_bytes / p.sent_bytes);
   if (s.nodes <= 1) return sent;
   return fmt::format(
-      "{}; {} into each rank from other nodes, {} GB/s on average; 48 bits x parameters x "
+      "{}; {} into each rank from other nodes, {} GB/s on average; {} bits x parameters x "
       "(M - 1) / M into each of M nodes{}",
       sent, bytes_text(p.network_bytes), number_text(p.network_bytes / p.step_seconds / 1e9),
-      s.micro_batches > 1 ? fmt::format(", per micro-batch ({})", s.micro_batches) : "");
+      r.outcome.plan->slot_per_group ? 16 * (1 + s.micro_batches) : 48 * s.micro_batches,
+      s.micro_batches > 1 ? fmt::format(", in {} micro-batches", s.micro_batches) : "");
 }
 
 std::string plan_text(const PlanResult& r) {
