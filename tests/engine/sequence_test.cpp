@@ -66,6 +66,7 @@ struct World {
   std::vector<Calls> steps;   // of one program behind the other
   std::int32_t ends_at = -1;  // the call of rank `ends` that throws instead
   std::uint32_t ends = 0;
+  std::uint32_t stage() const { return seed % 3 == 0 ? 2 : 3; }
 };
 
 // Forward and backward of one micro-batch.
@@ -200,9 +201,10 @@ World world_of(std::uint64_t seed) {
 std::string text_of(const World& world) {
   std::string text =
       std::to_string(world.ranks) + " ranks, " + std::to_string(world.groups) + " groups, " +
-      std::to_string(world.ahead) + " ahead, " + std::to_string(world.prefetch) + " prefetched" +
-      (world.mixed ? ", mixed" : "") + (world.f32_gradients ? ", f32 gradients" : "") +
-      (world.late_device ? ", late device" : "") + (world.late_transport ? ", late transport" : "");
+      std::to_string(world.ahead) + " ahead, " + std::to_string(world.prefetch) +
+      " prefetched, stage " + std::to_string(world.stage()) + (world.mixed ? ", mixed" : "") +
+      (world.f32_gradients ? ", f32 gradients" : "") + (world.late_device ? ", late device" : "") +
+      (world.late_transport ? ", late transport" : "");
   constexpr std::array kWords = {"gather ", "gradients ", "release", "exchange",
                                  "hash",    "discard",    "step"};
   for (const Calls& step : world.steps) {
@@ -286,6 +288,7 @@ class Trainer {
     settings.prefetch_groups = world.prefetch;
     settings.update_mode = world.seed % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
     settings.update_threads = 1;
+    settings.zero_stage = world.stage();
     settings.gradient_accumulation_steps = 2;  // so that any gradient may come again
     return settings;
   }

@@ -6,7 +6,7 @@
 // The drives alone, measured in the same round, need at least max(R/r, W/w) seconds if they are
 // two, and R/r + W/w if they are one. Both write to new files, and so do the raw writes. A raw file
 // that is read and written back at once shows how near the drive itself comes to that sum. Every
-// load is that of a new engine, whose files are not in the page cache. A third engine has everything
+// load is that of a new engine, whose files are not in the page cache. A third engine has all of it
 // in memory, sleeps and wakes. A fourth one commits each step to a store. Its steps beside a
 // background save are those that end before the save does. They commit nothing.
 #include <fcntl.h>
