@@ -1313,9 +1313,30 @@ class Refusals(Case):
             optimizer.add_param_group({"params": [wide]})
         self.assertEqual(len(optimizer.param_groups), 1)
 
-    def test_a_missing_folder_is_found_at_the_first_step_and_the_model_is_as_before(self):
+    def test_a_folder_that_takes_no_files_is_found_when_the_optimizer_is_made(self):
         parameter = torch.nn.Parameter(torch.ones(2))
+        file = pathlib.Path(self.folder.name, "file")
+        file.touch()
+        for rule in (AdamW, Adam, Adagrad, Lion, SGD):
+            for folder in (f"{self.folder.name}/none", str(file), "/proc"):
+                with self.assertRaisesRegex(FileNotFoundError, f"nvme is {folder}.*not made.*mkdir"):
+                    rule([parameter], nvme=folder)
+        for folder in (file, file / "below", "/proc/below"):
+            with self.assertRaisesRegex(FileNotFoundError, f"snapshots is {folder}.*not made"):
+                AdamW([parameter], snapshots=str(folder))
+        with unittest.mock.patch("tempfile.TemporaryFile",
+                                 side_effect=PermissionError(errno.EACCES, "Permission denied")):
+            with self.assertRaisesRegex(headrace.IoError, "Permission.*not made") as raised:
+                AdamW([parameter], nvme=self.folder.name)
+        self.assertEqual(raised.exception.errno, errno.EACCES)
+        self.adamw([parameter], snapshots=self.folder.name + "/new/one")
+        self.assertEqual(os.listdir(self.folder.name), ["file"])
+
+    def test_a_folder_that_vanishes_stops_the_first_step_and_leaves_the_model(self):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        os.mkdir(self.folder.name + "/none")
         optimizer = self.adamw([parameter], nvme=self.folder.name + "/none")
+        os.rmdir(self.folder.name + "/none")
         parameter.grad = torch.ones(2)
         with self.assertRaisesRegex(FileNotFoundError, "none"):
             optimizer.step()

@@ -16,6 +16,7 @@ import torch
 from .. import _c
 from .._errors import ArgumentError, Corrupt, NoSuchFile, Unsupported
 from ._engine_part import EnginePart
+from ._spaces import check_folder
 
 REFERENCE = "headrace"  # its key in a state_dict
 FORMAT = 1
@@ -29,6 +30,7 @@ class Snapshots:
     """Saves at most once between two steps: several calls of state_dict() share a snapshot."""
 
     def __init__(self, folder: Optional[str]) -> None:
+        check_folder(folder, "snapshots", makes_it=True)
         self._folder = folder
         self._latest: Optional[dict] = None
 
