@@ -1313,13 +1313,37 @@ class Refusals(Case):
             optimizer.add_param_group({"params": [wide]})
         self.assertEqual(len(optimizer.param_groups), 1)
 
+    def test_of_options_beyond_float32_name_them_and_their_group(self):
+        first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        for rule, name, value in ((AdamW, "lr", 1e39), (AdamW, "eps", 1e39), (Lion, "lr", 3.5e38),
+                                  (Adagrad, "lr_decay", 1e39), (SGD, "weight_decay", math.inf)):
+            text = re.escape(f"{name} is {value} in param_groups[1]; nothing was done.")
+            with self.assertRaisesRegex(ValueError, text):
+                rule([{"params": [first]}, {"params": [second], name: value}])
+        with self.assertRaisesRegex(ValueError, r"beta2 is 0.9999999999 in param_groups\[0\]"):
+            Adam([first], betas=(0.9, 0.9999999999))
+        for nvme in (None, self.folder.name):
+            optimizer = self.adamw([first], nvme=nvme)
+            with self.assertRaisesRegex(ValueError, r"lr is 1e\+39 in param_groups\[1\]"):
+                optimizer.add_param_group({"params": [second], "lr": 1e39})
+            optimizer.add_param_group({"params": [second]})
+            schedule = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, [lambda step: 1, lambda step: 1e43 if step else 1])
+            first.grad = second.grad = torch.ones(2)
+            optimizer.step()
+            schedule.step()
+            before = [first.clone(), second.clone()]
+            with self.assertRaisesRegex(ValueError, r"lr is 1e\+40 in param_groups\[1\]"):
+                optimizer.step()
+            self.assert_same(before, [first, second])
+
     def test_a_folder_that_takes_no_files_is_found_when_the_optimizer_is_made(self):
         parameter = torch.nn.Parameter(torch.ones(2))
         file = pathlib.Path(self.folder.name, "file")
         file.touch()
         for rule in (AdamW, Adam, Adagrad, Lion, SGD):
             for folder in (f"{self.folder.name}/none", str(file), "/proc"):
-                with self.assertRaisesRegex(FileNotFoundError, f"nvme is {folder}.*not made.*mkdir"):
+                with self.assertRaisesRegex(FileNotFoundError, f"nvme is {folder}.*not made"):
                     rule([parameter], nvme=folder)
         for folder in (file, file / "below", "/proc/below"):
             with self.assertRaisesRegex(FileNotFoundError, f"snapshots is {folder}.*not made"):
