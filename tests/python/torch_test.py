@@ -1313,6 +1313,16 @@ class Refusals(Case):
             optimizer.add_param_group({"params": [wide]})
         self.assertEqual(len(optimizer.param_groups), 1)
 
+    def test_of_names_that_an_engine_cannot_have_give_the_limit(self):
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        for name, text in (("", "name '' of 0 bytes"),
+                           ("ab" * 600, r"'abab.*b\.\.\.' of 1200 bytes")):
+            optimizer = self.adamw([(name, weight)], nvme=self.folder.name)
+            with self.assertRaisesRegex(ValueError, f"parameter of.*{text}.*1 to 1024 bytes"):
+                optimizer.step()
+        self.assertEqual(weight.tolist(), [1, 1])
+
     def test_of_options_beyond_float32_name_them_and_their_group(self):
         first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
         for rule, name, value in ((AdamW, "lr", 1e39), (AdamW, "eps", 1e39), (Lion, "lr", 3.5e38),
