@@ -258,6 +258,19 @@ class Wrapped(Case):
         with headrace.gathered(model.layers[1]):
             self.assertTrue(torch.equal(weight.codes, Blockwise.of(weight_of(1)).codes))
 
+    def test_parts_can_be_read_and_written_in_a_scope_of_their_own(self):
+        model, _ = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
+        weight, plain = model.layers[1].layer.weight, Blockwise.of(weight_of(1))
+        for what in (weight.codes, [weight.scale, weight.codes, weight]):
+            with headrace.gathered(what):
+                self.assertTrue(torch.equal(weight.dequantised(), plain.dequantised()))
+        for what, value in ((weight.codes, 3), ([weight.codes, weight.scale, weight], 5)):
+            with headrace.gathered(what, modify=True):
+                weight.codes.fill_(value)
+            with headrace.gathered(weight):
+                self.assertEqual(set(weight.codes.flatten().tolist()), {value})
+                self.assertTrue(torch.equal(weight.scale, plain.scale))
+
     def test_parts_that_were_replaced_are_refused(self):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
         weight = model.layers[1].layer.weight
