@@ -250,6 +250,20 @@ class Wrapped(Case):
     def test_tensors_have_the_bits_of_memory(self):
         self.assert_alike(lambda seed: Linear(Blockwise.of(weight_of(seed))))
 
+    def test_tensors_need_no_memory_in_save_on_cpu(self):
+        def loss(*arguments):
+            with torch.autograd.graph.save_on_cpu():
+                return loss_of(*arguments)
+
+        def layer_of(seed):
+            return Linear(Blockwise.of(weight_of(seed)))
+
+        plain = Net(layer_of)
+        own = headrace.torch.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2)
+        expected = self.train(plain, own, loss=loss_of)
+        model, optimizer = self.offload(Net(layer_of))
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+
     def test_parts_are_parked(self):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
         weight = model.layers[1].layer.weight
