@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import warnings
 
 sys.dont_write_bytecode = True
 import headrace  # noqa: E402
@@ -128,6 +129,30 @@ class Training(Engines):
         losses = self.train(engine, range(16), torch.bfloat16)
         self.assertLess(losses[-1], losses[0])
 
+    def test_takes_auto_for_the_dtype_of_the_model(self):
+        auto = {"enabled": "auto"}
+        for dtype in (torch.float32, torch.bfloat16):
+            engine = self.engine(model_of(dtype), config={"bf16": auto, "fp16": auto})
+            self.train(engine, range(2), dtype)
+            self.assertEqual({one.dtype for one in engine.module.parameters()}, {dtype})
+
+    def test_tells_a_plateaus_schedule_the_loss_of_the_program(self):
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau
+        engine = self.engine(lr_scheduler=lambda made: schedule(made, factor=0.5, patience=0))
+        for number in range(2):
+            engine.backward((engine(batch_of(number)) - 1).pow(2).mean())
+            if number == 0:
+                engine.step()
+        before = self.weights(engine)
+        with self.assertRaisesRegex(ValueError, r"nothing was updated.*lr_kwargs=.*yourself"):
+            engine.step()
+        self.assert_same(before, self.weights(engine))
+        engine.step(lr_kwargs={"metrics": 1.0})
+        self.train(engine, [2])
+        engine.backward((engine(batch_of(3)) - 1).pow(2).mean())
+        engine.step(lr_kwargs={"metrics": 2.0})
+        self.assertEqual((engine.global_steps, engine.get_lr()), (2, [5e-3]))
+
     def test_takes_a_programs_optimizer_with_its_groups_and_schedule(self):
         model = model_of()
         parameters = list(model.parameters())
@@ -139,7 +164,9 @@ class Training(Engines):
             training_data=list(range(9)))
         self.addCleanup(engine.destroy)
         self.assertEqual([group["weight_decay"] for group in optimizer.param_groups], [0.1, 0.01])
-        self.train(engine, range(4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch's, about a schedule before the first step
+            self.train(engine, range(4))
         self.assertIs(schedule, rate)
         self.assertEqual(engine.get_lr(), [1e-2 * (1 / 3)] * 2)
         self.assertEqual([len(batch) for batch in loader], [4, 4, 1])
@@ -212,6 +239,10 @@ class Training(Engines):
         weights, model = self.weights(engine), engine.module
         engine.destroy()
         engine.destroy()  # as often as a program likes
+        for call in (engine.step, lambda: engine.backward(model(batch_of(0)).mean()),
+                     lambda: engine.load_checkpoint(self.folder), engine.optimizer.step):
+            with self.assertRaisesRegex(headrace.WrongState, "destroy.*deepspeed.initialize"):
+                call()
         self.assert_same(weights, model.state_dict())
         self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
 
@@ -311,8 +342,11 @@ class Checkpoints(Engines):
 
     def test_are_not_made_of_objects_that_a_load_would_have_to_execute(self):
         engine = self.engine()
-        with self.assertRaisesRegex(ValueError, "client_state.*PosixPath.*nothing was saved"):
-            engine.save_checkpoint(self.folder + "/run", client_state={"path": pathlib.Path("x")})
+        for found, text in ((pathlib.Path("x"), "PosixPath"), (lambda: 0, "function")):
+            with self.assertRaisesRegex(ValueError, r"^client_state\['a'\]\[1\]\['b'\] is a "
+                                                    f"{text}.*nothing was saved"):
+                engine.save_checkpoint(self.folder + "/run",
+                                       client_state={"c": 1, "a": [2, {"b": found}]})
         self.assertFalse(os.path.exists(self.folder + "/run"))
 
     def test_of_16_bit_weights_open_in_torch(self):
@@ -342,6 +376,12 @@ class WhatCannotBe(Engines):
         file.write_text("[]", encoding="utf-8")
         self.refused(ValueError, "holds a list", config=file)
         self.refused(NotImplementedError, "fp16", config=self.config(fp16={"enabled": True}))
+        mixed = model_of()
+        mixed[0].to(torch.bfloat16)
+        self.refused(ValueError, 'bf16.enabled is "auto".*bf16, f32 parameters.*true.*false',
+                     model=mixed, config=self.config(bf16={"enabled": "auto"}))
+        self.refused(NotImplementedError, "fp16", model=model_of(torch.float16),
+                     config=self.config(fp16={"enabled": "auto"}))
         self.refused(ValueError, "gradient_clipping is 'auto'",
                      config=self.config(gradient_clipping="auto"))
         self.refused(ValueError, "gradient_clipping is -1",
@@ -373,6 +413,10 @@ class WhatCannotBe(Engines):
         self.refused(NotImplementedError, "mpu", config=self.config(), mpu=object())
         self.refused(ValueError, "not the model's", config=self.config(),
                      model_parameters=parameter)
+        model = model_of()
+        for named in (model.named_parameters(), [{"params": list(model.named_parameters())}]):
+            self.refused(ValueError, r"with names.*model.parameters\(\)", model=model,
+                         config=self.config(), model_parameters=named)
         self.refused(NotImplementedError, "RMSprop", config=self.config(),
                      optimizer=torch.optim.RMSprop(parameter))
         self.refused(NotImplementedError, "amsgrad", config=self.config(),

@@ -72,6 +72,8 @@ class Engine(torch.nn.Module):
         self._refuse_without_optimizer("step()")
         self._applied = False
         is_boundary = self.is_gradient_accumulation_boundary()
+        if is_boundary:
+            self._refuse_missing_metrics(lr_kwargs or {})
         self._since_update += 1
         if is_boundary:
             self._since_update = 0  # also after an error: what came is of no use then
@@ -99,6 +101,13 @@ class Engine(torch.nn.Module):
             _log.info("step=%d, skipped=%d, lr=%s", self.global_steps, self.skipped_steps,
                       self.get_lr())
 
+    def _refuse_missing_metrics(self, lr_kwargs: dict) -> None:
+        if isinstance(self.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) \
+                and "metrics" not in lr_kwargs:
+            raise ArgumentError("ReduceLROnPlateau needs to be told a loss, and step() was not; "
+                                "nothing was updated. Call step(lr_kwargs={\"metrics\": loss}), or "
+                                "leave it out of initialize() and call its step() yourself.")
+
     def was_step_applied(self) -> bool:
         """Whether the last step() updated the weights."""
         return self._applied
@@ -110,6 +119,7 @@ class Engine(torch.nn.Module):
         if not self._trains:
             raise WrongState(f"{call} of an engine without an optimizer; nothing was done. Give "
                              "initialize() one, or name it in config's optimizer.")
+        self.optimizer.updates()  # raises after destroy()
 
     # ---- questions ----
     def get_global_grad_norm(self) -> Optional[torch.Tensor]:

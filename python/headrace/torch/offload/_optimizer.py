@@ -22,6 +22,7 @@ class OfModel(Offloaded):
 
     _AFTER_A_BROKEN_LOAD = "Its state is of two runs now, and step() refuses: load a whole one."
     _part: Optional[ModelPart] = None
+    end = "the model was restored or closed. Call headrace.offload() again."  # why it has no engine
 
     def adopt(self, offload: Offload, settings: dict, folder: Optional[str]) -> None:
         """Registers the model with its hyperparameters, and moves its values."""
@@ -58,8 +59,7 @@ class OfModel(Offloaded):
     # ---- a step ----
     def _register(self, *_arguments: Any, **_options: Any) -> None:
         if self._closed or self._part is None:
-            raise WrongState("this optimizer's engine is gone: the model was restored or closed. "
-                             "Call headrace.offload() again.")
+            raise WrongState(f"this optimizer's engine is gone: {self.end}")
 
     def _first_non_finite(self) -> Optional[torch.Tensor]:
         return self._offload.intake.non_finite()
