@@ -317,6 +317,27 @@ class Checkpoints(Engines):
         self.assertEqual((os.listdir(run + "/deep"), other.global_steps), (["a"], 2))
         self.assert_same(weights, self.weights(other))
 
+    def test_with_a_file_of_another_run_are_refused_with_both_named(self):
+        run = self.folder + "/run"
+        for tag, batches in (("one", 2), ("two", 4)):
+            engine = self.engine()
+            self.train(engine, range(batches))
+            engine.save_checkpoint(run, tag=tag)
+        shutil.copy(f"{run}/one/optimizer.safetensors", f"{run}/two")
+        engine = self.engine()
+        self.train(engine, range(6))
+        with self.assertRaisesRegex(headrace.Corrupt, f"{run}/two: the checksum of"):
+            engine.load_checkpoint(run, tag="two")
+        engine.backward(engine(batch_of(0)).mean())
+        engine.step()
+        engine.backward(engine(batch_of(0)).mean())
+        with self.assertRaisesRegex(headrace.WrongState,
+                                    f"{run}/two, step 2, and partly this run's of step 3"):
+            engine.step()
+        engine.zero_grad()
+        engine.load_checkpoint(run, tag="one")
+        self.train(engine, range(2))
+
     def test_in_the_middle_of_a_step_or_for_another_model_are_refused(self):
         engine = self.engine()
         self.train(engine, range(3))
