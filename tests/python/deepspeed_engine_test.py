@@ -247,6 +247,66 @@ class Training(Engines):
         self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
 
 
+class Questions(Engines):
+    def test_have_the_answers_of_deepspeeds_engine(self):
+        engine = self.engine()
+        self.assertEqual((engine.get_lr(), engine.get_mom()), ([1e-2], [(0.9, 0.999)]))
+        self.assertEqual((engine.loss_scale(), engine.dynamic_loss_scale()), (1.0, False))
+        self.assertEqual((engine.fp16_enabled(), engine.bfloat16_enabled()), (False, False))
+        self.assertEqual((engine.world_size, engine.global_rank, engine.local_rank), (1, 0, 0))
+        self.assertIsNone(engine.steps_per_print())
+        loss = engine(batch_of(0)).mean()
+        self.assertIs(engine.scale(loss), loss)
+        engine.empty_partition_cache()
+        with engine.no_sync():
+            engine.backward(loss)
+        model = model_of()
+        engine = self.engine(model, optimizer=torch.optim.SGD(model.parameters(), momentum=0.5))
+        self.assertEqual(engine.get_mom(), [0.5])
+        self.assertTrue(self.engine(config={"bf16": {"enabled": True}}).bfloat16_enabled())
+
+    def test_of_the_weights_leave_out_what_is_frozen(self):
+        model = model_of()
+        model[0].requires_grad_(False)
+        engine = self.engine(model)
+        self.assert_same(engine.module_state_dict(), self.weights(engine))
+        trained = engine.module_state_dict(prefix="m.", exclude_frozen_parameters=True)
+        self.assertEqual(sorted(trained), ["m.1.0.bias", "m.1.0.weight", "m.2.0.bias",
+                                           "m.2.0.weight"])
+
+    def test_set_the_batch_between_steps(self):
+        engine = self.engine()
+        engine.set_train_batch_size(12)
+        self.assertEqual((engine.gradient_accumulation_steps(), engine.train_batch_size()), (3, 12))
+        self.train(engine, range(5))
+        self.assertEqual(engine.global_steps, 1)
+        with self.assertRaisesRegex(headrace.WrongState, "after 2 of 3 micro-batches"):
+            engine.set_train_batch_size(4)
+        self.train(engine, range(1))
+        with self.assertRaisesRegex(ValueError, "no multiple of the micro-batch of 4"):
+            engine.set_train_batch_size(6)
+        engine.set_train_batch_size(4)
+        engine.set_train_micro_batch_size(2)
+        self.assertEqual((engine.train_micro_batch_size_per_gpu(), engine.train_batch_size()),
+                         (2, 2))
+        self.train(engine, range(1))
+        self.assertEqual(engine.global_steps, 3)
+        engine = self.engine(config={"bf16": {"enabled": True}, "gradient_accumulation_steps": 1})
+        with self.assertRaisesRegex(NotImplementedError, "gradient_accumulation_steps of 2 or"):
+            engine.set_train_batch_size(8)
+
+    def test_that_have_no_answer_are_refused_with_what_helps(self):
+        engine = self.engine()
+        engine.module.extra = 5
+        self.assertEqual(engine.extra, 5)
+        for name, text in (("load_module_state_dict", r"module.load_state_dict\(\)"),
+                           ("offload_states", "sleep"), ("zero_reduce_scatter", "docs/python.md")):
+            self.assertFalse(hasattr(engine, name))
+            with self.assertRaisesRegex(AttributeError,
+                                        f"engine nor its Sequential has '{name}'.*{text}"):
+                getattr(engine, name)
+
+
 class Checkpoints(Engines):
     def test_continue_with_the_same_bits(self):
         schedule = {"type": "LinearLR", "params": {"start_factor": 0.1, "total_iters": 8}}

@@ -68,8 +68,10 @@ class Call:
         form = form_of(tensor)
         if form is not None:
             return _Wrapped(form, {path: self.pack(part) for path, part in parts.items()})
-        return _Place(self.group.section_of(tensor), tensor.dtype, tensor.storage_offset(),
-                      tensor.shape, tensor.stride(), self.group.generation)
+        section = self.group.section_of(tensor)
+        assert section is not None  # looked above
+        return _Place(section, tensor.dtype, tensor.storage_offset(), tensor.shape,
+                      tensor.stride(), self.group.generation)
 
     def unpack(self, saved: Any) -> torch.Tensor:
         if type(saved) is _Foreign:
