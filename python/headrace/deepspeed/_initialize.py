@@ -52,16 +52,20 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
         loader = None if training_data is None else torch.utils.data.DataLoader(
             training_data, loop.micro_batch, shuffle=True, collate_fn=collate_fn)
     except BaseException:
-        if made is not None:
-            made.restore()
-        for parameter, dtype, requires_grad in before:
-            parameter.requires_grad_(requires_grad)
-            if parameter.dtype != dtype:
-                parameter.data = parameter.data.to(dtype)
+        _undo(made, before)
         raise
     made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
     engine = Engine(model, made, schedule, loop, whole, trains)
     return engine, made if trains else None, loader, schedule
+
+
+def _undo(made: Any, before: list) -> None:
+    if made is not None:
+        made.restore()
+    for parameter, dtype, requires_grad in before:
+        parameter.requires_grad_(requires_grad)
+        if parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
 
 
 def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
