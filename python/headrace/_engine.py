@@ -33,6 +33,8 @@ _SIZES = {_c.HEADRACE_F32: 4, _c.HEADRACE_BF16: 2, _c.HEADRACE_F16: 2, _c.HEADRA
 _DEVICE_FORMATS = {"f": "<f4", "H": "<u2", "B": "|u1"}
 _DEVICE_DTYPES = {"<f4": "f32", "<f2": "f16", "<u2": "bf16", "<V2": "bf16"}
 
+_LONGEST_NAME = 1024  # headrace/c.h
+
 
 class Parameter(NamedTuple):
     """A parameter as it is registered."""
@@ -67,6 +69,14 @@ class _Known(NamedTuple):
     shape: tuple
     dtype: int
     size_bytes: int
+
+
+def _refuse_name(what: str, name: str, shortest: int) -> None:
+    size = len(encoded(name))
+    if not shortest <= size <= _LONGEST_NAME:
+        shown = name if size <= 100 else f"{name[:100]}..."
+        raise ArgumentError(f"{what} has the name '{shown}' of {size} bytes; nothing was added. "
+                            f"Give it a name of {shortest} to {_LONGEST_NAME} bytes.")
 
 
 def _full_name(group: str, name: str) -> str:
@@ -382,7 +392,9 @@ class Engine:
     def add_group(self, name: str, parameters: Mapping[str, Any]) -> Group:
         """parameters: the names, each with (shape, dtype) or a headrace.Parameter."""
         specs = [(key, Parameter(*value)) for key, value in parameters.items()]
+        _refuse_name("a group", name, 0)
         for key, spec in specs:
+            _refuse_name(f"a parameter of group '{name}'", key, 1)
             if not isinstance(spec.shape, (tuple, list)) or not isinstance(spec.dtype, str):
                 raise ArgumentError(f"parameter '{key}' is given as {parameters[key]!r}; nothing "
                                     "was added. Give sizes and a dtype: ((2, 3), \"f32\").")

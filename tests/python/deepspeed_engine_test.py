@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import warnings
 
 sys.dont_write_bytecode = True
 import headrace  # noqa: E402
@@ -128,6 +129,30 @@ class Training(Engines):
         losses = self.train(engine, range(16), torch.bfloat16)
         self.assertLess(losses[-1], losses[0])
 
+    def test_takes_auto_for_the_dtype_of_the_model(self):
+        auto = {"enabled": "auto"}
+        for dtype in (torch.float32, torch.bfloat16):
+            engine = self.engine(model_of(dtype), config={"bf16": auto, "fp16": auto})
+            self.train(engine, range(2), dtype)
+            self.assertEqual({one.dtype for one in engine.module.parameters()}, {dtype})
+
+    def test_tells_a_plateaus_schedule_the_loss_of_the_program(self):
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau
+        engine = self.engine(lr_scheduler=lambda made: schedule(made, factor=0.5, patience=0))
+        for number in range(2):
+            engine.backward((engine(batch_of(number)) - 1).pow(2).mean())
+            if number == 0:
+                engine.step()
+        before = self.weights(engine)
+        with self.assertRaisesRegex(ValueError, r"nothing was updated.*lr_kwargs=.*yourself"):
+            engine.step()
+        self.assert_same(before, self.weights(engine))
+        engine.step(lr_kwargs={"metrics": 1.0})
+        self.train(engine, [2])
+        engine.backward((engine(batch_of(3)) - 1).pow(2).mean())
+        engine.step(lr_kwargs={"metrics": 2.0})
+        self.assertEqual((engine.global_steps, engine.get_lr()), (2, [5e-3]))
+
     def test_takes_a_programs_optimizer_with_its_groups_and_schedule(self):
         model = model_of()
         parameters = list(model.parameters())
@@ -139,7 +164,9 @@ class Training(Engines):
             training_data=list(range(9)))
         self.addCleanup(engine.destroy)
         self.assertEqual([group["weight_decay"] for group in optimizer.param_groups], [0.1, 0.01])
-        self.train(engine, range(4))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch's, about a schedule before the first step
+            self.train(engine, range(4))
         self.assertIs(schedule, rate)
         self.assertEqual(engine.get_lr(), [1e-2 * (1 / 3)] * 2)
         self.assertEqual([len(batch) for batch in loader], [4, 4, 1])
@@ -212,8 +239,72 @@ class Training(Engines):
         weights, model = self.weights(engine), engine.module
         engine.destroy()
         engine.destroy()  # as often as a program likes
+        for call in (engine.step, lambda: engine.backward(model(batch_of(0)).mean()),
+                     lambda: engine.load_checkpoint(self.folder), engine.optimizer.step):
+            with self.assertRaisesRegex(headrace.WrongState, "destroy.*deepspeed.initialize"):
+                call()
         self.assert_same(weights, model.state_dict())
         self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
+
+
+class Questions(Engines):
+    def test_have_the_answers_of_deepspeeds_engine(self):
+        engine = self.engine()
+        self.assertEqual((engine.get_lr(), engine.get_mom()), ([1e-2], [(0.9, 0.999)]))
+        self.assertEqual((engine.loss_scale(), engine.dynamic_loss_scale()), (1.0, False))
+        self.assertEqual((engine.fp16_enabled(), engine.bfloat16_enabled()), (False, False))
+        self.assertEqual((engine.world_size, engine.global_rank, engine.local_rank), (1, 0, 0))
+        self.assertIsNone(engine.steps_per_print())
+        loss = engine(batch_of(0)).mean()
+        self.assertIs(engine.scale(loss), loss)
+        engine.empty_partition_cache()
+        with engine.no_sync():
+            engine.backward(loss)
+        model = model_of()
+        engine = self.engine(model, optimizer=torch.optim.SGD(model.parameters(), momentum=0.5))
+        self.assertEqual(engine.get_mom(), [0.5])
+        self.assertTrue(self.engine(config={"bf16": {"enabled": True}}).bfloat16_enabled())
+
+    def test_of_the_weights_leave_out_what_is_frozen(self):
+        model = model_of()
+        model[0].requires_grad_(False)
+        engine = self.engine(model)
+        self.assert_same(engine.module_state_dict(), self.weights(engine))
+        trained = engine.module_state_dict(prefix="m.", exclude_frozen_parameters=True)
+        self.assertEqual(sorted(trained), ["m.1.0.bias", "m.1.0.weight", "m.2.0.bias",
+                                           "m.2.0.weight"])
+
+    def test_set_the_batch_between_steps(self):
+        engine = self.engine()
+        engine.set_train_batch_size(12)
+        self.assertEqual((engine.gradient_accumulation_steps(), engine.train_batch_size()), (3, 12))
+        self.train(engine, range(5))
+        self.assertEqual(engine.global_steps, 1)
+        with self.assertRaisesRegex(headrace.WrongState, "after 2 of 3 micro-batches"):
+            engine.set_train_batch_size(4)
+        self.train(engine, range(1))
+        with self.assertRaisesRegex(ValueError, "no multiple of the micro-batch of 4"):
+            engine.set_train_batch_size(6)
+        engine.set_train_batch_size(4)
+        engine.set_train_micro_batch_size(2)
+        self.assertEqual((engine.train_micro_batch_size_per_gpu(), engine.train_batch_size()),
+                         (2, 2))
+        self.train(engine, range(1))
+        self.assertEqual(engine.global_steps, 3)
+        engine = self.engine(config={"bf16": {"enabled": True}, "gradient_accumulation_steps": 1})
+        with self.assertRaisesRegex(NotImplementedError, "gradient_accumulation_steps of 2 or"):
+            engine.set_train_batch_size(8)
+
+    def test_that_have_no_answer_are_refused_with_what_helps(self):
+        engine = self.engine()
+        engine.module.extra = 5
+        self.assertEqual(engine.extra, 5)
+        for name, text in (("load_module_state_dict", r"module.load_state_dict\(\)"),
+                           ("offload_states", "sleep"), ("zero_reduce_scatter", "docs/python.md")):
+            self.assertFalse(hasattr(engine, name))
+            with self.assertRaisesRegex(AttributeError,
+                                        f"engine nor its Sequential has '{name}'.*{text}"):
+                getattr(engine, name)
 
 
 class Checkpoints(Engines):
@@ -286,6 +377,27 @@ class Checkpoints(Engines):
         self.assertEqual((os.listdir(run + "/deep"), other.global_steps), (["a"], 2))
         self.assert_same(weights, self.weights(other))
 
+    def test_with_a_file_of_another_run_are_refused_with_both_named(self):
+        run = self.folder + "/run"
+        for tag, batches in (("one", 2), ("two", 4)):
+            engine = self.engine()
+            self.train(engine, range(batches))
+            engine.save_checkpoint(run, tag=tag)
+        shutil.copy(f"{run}/one/optimizer.safetensors", f"{run}/two")
+        engine = self.engine()
+        self.train(engine, range(6))
+        with self.assertRaisesRegex(headrace.Corrupt, f"{run}/two: the checksum of"):
+            engine.load_checkpoint(run, tag="two")
+        engine.backward(engine(batch_of(0)).mean())
+        engine.step()
+        engine.backward(engine(batch_of(0)).mean())
+        with self.assertRaisesRegex(headrace.WrongState,
+                                    f"{run}/two, step 2, and partly this run's of step 3"):
+            engine.step()
+        engine.zero_grad()
+        engine.load_checkpoint(run, tag="one")
+        self.train(engine, range(2))
+
     def test_in_the_middle_of_a_step_or_for_another_model_are_refused(self):
         engine = self.engine()
         self.train(engine, range(3))
@@ -311,8 +423,11 @@ class Checkpoints(Engines):
 
     def test_are_not_made_of_objects_that_a_load_would_have_to_execute(self):
         engine = self.engine()
-        with self.assertRaisesRegex(ValueError, "client_state.*PosixPath.*nothing was saved"):
-            engine.save_checkpoint(self.folder + "/run", client_state={"path": pathlib.Path("x")})
+        for found, text in ((pathlib.Path("x"), "PosixPath"), (lambda: 0, "function")):
+            with self.assertRaisesRegex(ValueError, r"^client_state\['a'\]\[1\]\['b'\] is a "
+                                                    f"{text}.*nothing was saved"):
+                engine.save_checkpoint(self.folder + "/run",
+                                       client_state={"c": 1, "a": [2, {"b": found}]})
         self.assertFalse(os.path.exists(self.folder + "/run"))
 
     def test_of_16_bit_weights_open_in_torch(self):
@@ -342,6 +457,12 @@ class WhatCannotBe(Engines):
         file.write_text("[]", encoding="utf-8")
         self.refused(ValueError, "holds a list", config=file)
         self.refused(NotImplementedError, "fp16", config=self.config(fp16={"enabled": True}))
+        mixed = model_of()
+        mixed[0].to(torch.bfloat16)
+        self.refused(ValueError, 'bf16.enabled is "auto".*bf16, f32 parameters.*true.*false',
+                     model=mixed, config=self.config(bf16={"enabled": "auto"}))
+        self.refused(NotImplementedError, "fp16", model=model_of(torch.float16),
+                     config=self.config(fp16={"enabled": "auto"}))
         self.refused(ValueError, "gradient_clipping is 'auto'",
                      config=self.config(gradient_clipping="auto"))
         self.refused(ValueError, "gradient_clipping is -1",
@@ -373,6 +494,10 @@ class WhatCannotBe(Engines):
         self.refused(NotImplementedError, "mpu", config=self.config(), mpu=object())
         self.refused(ValueError, "not the model's", config=self.config(),
                      model_parameters=parameter)
+        model = model_of()
+        for named in (model.named_parameters(), [{"params": list(model.named_parameters())}]):
+            self.refused(ValueError, r"with names.*model.parameters\(\)", model=model,
+                         config=self.config(), model_parameters=named)
         self.refused(NotImplementedError, "RMSprop", config=self.config(),
                      optimizer=torch.optim.RMSprop(parameter))
         self.refused(NotImplementedError, "amsgrad", config=self.config(),

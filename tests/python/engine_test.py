@@ -369,6 +369,18 @@ class Errors(unittest.TestCase):
             with headrace.Engine() as other, self.assertRaisesRegex(ValueError, words):
                 other.add_group(name, parameters)
 
+    def test_name_a_parameter_whose_name_does_not_fit_and_the_limit(self):
+        spec = ((2,), "f32")
+        with headrace.Engine() as engine:
+            for group, name, words in (
+                    ("g", "", "a parameter of group 'g' has the name '' of 0 bytes.*1 to 1024"),
+                    ("g", "\u00e4" * 513, r"'g' has the name '\u00e4{100}\.\.\.' of 1026 bytes"),
+                    ("g" * 1025, "w", r"a group has the name 'g{100}\.\.\.' of 1025.*0 to 1024")):
+                with self.assertRaisesRegex(ValueError, words):
+                    engine.add_group(group, {"w": spec, name: spec})
+            engine.add_group("", {"w" * 1024: spec})
+            engine.freeze()
+
     def test_name_a_constant_that_is_not_known(self):
         with headrace.Engine() as engine, self.assertRaisesRegex(ValueError, "learning_rate_scal'"):
             engine.add_hyperparameters(learning_rate_scal=0.0)

@@ -250,6 +250,20 @@ class Wrapped(Case):
     def test_tensors_have_the_bits_of_memory(self):
         self.assert_alike(lambda seed: Linear(Blockwise.of(weight_of(seed))))
 
+    def test_tensors_need_no_memory_in_save_on_cpu(self):
+        def loss(*arguments):
+            with torch.autograd.graph.save_on_cpu():
+                return loss_of(*arguments)
+
+        def layer_of(seed):
+            return Linear(Blockwise.of(weight_of(seed)))
+
+        plain = Net(layer_of)
+        own = headrace.torch.AdamW([p for p in plain.parameters() if p.requires_grad], lr=1e-2)
+        expected = self.train(plain, own, loss=loss_of)
+        model, optimizer = self.offload(Net(layer_of))
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+
     def test_parts_are_parked(self):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
         weight = model.layers[1].layer.weight
@@ -257,6 +271,19 @@ class Wrapped(Case):
             weight.dequantised()
         with headrace.gathered(model.layers[1]):
             self.assertTrue(torch.equal(weight.codes, Blockwise.of(weight_of(1)).codes))
+
+    def test_parts_can_be_read_and_written_in_a_scope_of_their_own(self):
+        model, _ = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
+        weight, plain = model.layers[1].layer.weight, Blockwise.of(weight_of(1))
+        for what in (weight.codes, [weight.scale, weight.codes, weight]):
+            with headrace.gathered(what):
+                self.assertTrue(torch.equal(weight.dequantised(), plain.dequantised()))
+        for what, value in ((weight.codes, 3), ([weight.codes, weight.scale, weight], 5)):
+            with headrace.gathered(what, modify=True):
+                weight.codes.fill_(value)
+            with headrace.gathered(weight):
+                self.assertEqual(set(weight.codes.flatten().tolist()), {value})
+                self.assertTrue(torch.equal(weight.scale, plain.scale))
 
     def test_parts_that_were_replaced_are_refused(self):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))

@@ -784,15 +784,43 @@ class Gradients(Case):
         with self.assertRaisesRegex(headrace.WrongState, "before a step"):
             old.backward()
 
-    def test_over_aliases_that_hooks_of_the_program_keep_are_refused(self):
+    def test_through_hooks_of_the_program_have_the_bits_of_memory(self):
+        packed = []
+
+        def pack(tensor):
+            packed.append(sorted(tensor.shape))
+            return tensor.clone()
+
+        def loss_within(hooks):
+            def loss(*arguments):
+                with hooks:
+                    return loss_of(*arguments)
+            return loss
+
+        plain = net_of()
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        for nvme in (None, self.folder):
+            for hooks in (torch.autograd.graph.save_on_cpu(),
+                          torch.autograd.graph.saved_tensors_hooks(pack, torch.clone)):
+                model, optimizer = self.offload(net_of(), nvme=nvme)
+                self.assertEqual(self.train(model, optimizer, loss=loss_within(hooks)), expected)
+                self.assert_same(values_of(model), values_of(plain))
+        self.assertTrue(packed)
+        self.assertNotIn([WIDTH, 2 * WIDTH], packed)
+
+    def test_over_aliases_that_hooks_within_a_block_keep_are_refused(self):
         model, optimizer = self.offload(net_of())
-        for hooks in (torch.autograd.graph.save_on_cpu(),
-                      torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)):
-            with hooks:
-                loss = loss_of(model)
-            with self.assertRaisesRegex(RuntimeError, "'layers.3'.*binding that has ended"):
-                loss.backward()
-            optimizer.zero_grad()
+        inner = model.layers[3].up.forward
+
+        def forward(x):
+            with torch.autograd.graph.save_on_cpu():
+                return inner(x)
+
+        model.layers[3].up.forward = forward
+        with self.assertRaisesRegex(RuntimeError, r"'layers.3'.*binding that.*save_on_cpu\(\)"):
+            loss_of(model).backward()
+        optimizer.zero_grad()
+        del model.layers[3].up.forward
         self.train(model, optimizer)
 
     def test_of_gradients_are_refused_by_name(self):
@@ -1212,6 +1240,26 @@ class Life(Case):
                 self.assert_same(values_of(model), values_of(plain))
                 optimizer.close()
 
+    def test_leaves_the_programs_hooks_as_they_are_after_ctrl_c_in_forward(self):
+        packed = []
+        hooks = torch.autograd.graph.saved_tensors_hooks(packed.append, lambda _: None)
+        model, optimizer = self.offload(net_of())
+        for is_within in (True, False):
+            with hooks:
+                model.layers[2].fault = KeyboardInterrupt()
+                with contextlib.suppress(KeyboardInterrupt):
+                    model(tokens_of())
+                model.layers[2].fault = None
+                if is_within:
+                    optimizer.zero_grad()
+                    packed.clear()
+                    model(tokens_of())
+                    self.assertTrue(packed)
+            optimizer.zero_grad()
+            packed.clear()
+            self.train(model, optimizer, 1)
+            self.assertEqual(packed, [])
+
     def test_goes_on_after_ctrl_c_at_any_time(self):
         seed = int.from_bytes(os.urandom(4), "little")
         print(f"\nseed of Ctrl-C: {seed}")
@@ -1419,7 +1467,8 @@ class State(Case):
                 optimizer.load_state_dict(state)
         self.assertIsNotNone(set_steps)
         loss_of(model).backward()
-        with self.assertRaisesRegex(headrace.WrongState, "ended in the middle"):
+        with self.assertRaisesRegex(headrace.WrongState, "ended in the middle.* that of the "
+                                                         "state_dict, .*this run's of step 3"):
             optimizer.step()
         optimizer.zero_grad()
         optimizer.load_state_dict(state)

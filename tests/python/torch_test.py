@@ -1036,9 +1036,12 @@ class References(Case):
         model, optimizer = self.trained()
         state = optimizer.state_dict()
         state["headrace"]["id"] = "0" * 32
-        with self.assertRaisesRegex(headrace.Corrupt, "another state_dict"):
+        own = state["headrace"]["snapshot"]
+        before = moments_of(optimizer)
+        with self.assertRaisesRegex(headrace.Corrupt, f"^{own}/engine0 is of another run.*"
+                                    f"{os.path.basename(own)}, step .*{'0' * 32}; nothing was"):
             optimizer.load_state_dict(state)
-        self.assertEqual((optimizer.plan(), dict(optimizer.state)), ([], {}))
+        self.assert_same(before, moments_of(optimizer))
 
 
 class Defaults(Case):
@@ -1313,9 +1316,64 @@ class Refusals(Case):
             optimizer.add_param_group({"params": [wide]})
         self.assertEqual(len(optimizer.param_groups), 1)
 
-    def test_a_missing_folder_is_found_at_the_first_step_and_the_model_is_as_before(self):
+    def test_of_names_that_an_engine_cannot_have_give_the_limit(self):
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        for name, text in (("", "name '' of 0 bytes"),
+                           ("ab" * 600, r"'abab.*b\.\.\.' of 1200 bytes")):
+            optimizer = self.adamw([(name, weight)], nvme=self.folder.name)
+            with self.assertRaisesRegex(ValueError, f"parameter of.*{text}.*1 to 1024 bytes"):
+                optimizer.step()
+        self.assertEqual(weight.tolist(), [1, 1])
+
+    def test_of_options_beyond_float32_name_them_and_their_group(self):
+        first, second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+        for rule, name, value in ((AdamW, "lr", 1e39), (AdamW, "eps", 1e39), (Lion, "lr", 3.5e38),
+                                  (Adagrad, "lr_decay", 1e39), (SGD, "weight_decay", math.inf)):
+            text = re.escape(f"{name} is {value} in param_groups[1]; nothing was done.")
+            with self.assertRaisesRegex(ValueError, text):
+                rule([{"params": [first]}, {"params": [second], name: value}])
+        with self.assertRaisesRegex(ValueError, r"beta2 is 0.9999999999 in param_groups\[0\]"):
+            Adam([first], betas=(0.9, 0.9999999999))
+        for nvme in (None, self.folder.name):
+            optimizer = self.adamw([first], nvme=nvme)
+            with self.assertRaisesRegex(ValueError, r"lr is 1e\+39 in param_groups\[1\]"):
+                optimizer.add_param_group({"params": [second], "lr": 1e39})
+            optimizer.add_param_group({"params": [second]})
+            schedule = torch.optim.lr_scheduler.LambdaLR(
+                optimizer, [lambda step: 1, lambda step: 1e43 if step else 1])
+            first.grad = second.grad = torch.ones(2)
+            optimizer.step()
+            schedule.step()
+            before = [first.clone(), second.clone()]
+            with self.assertRaisesRegex(ValueError, r"lr is 1e\+40 in param_groups\[1\]"):
+                optimizer.step()
+            self.assert_same(before, [first, second])
+
+    def test_a_folder_that_takes_no_files_is_found_when_the_optimizer_is_made(self):
         parameter = torch.nn.Parameter(torch.ones(2))
+        file = pathlib.Path(self.folder.name, "file")
+        file.touch()
+        for rule in (AdamW, Adam, Adagrad, Lion, SGD):
+            for folder in (f"{self.folder.name}/none", str(file), "/proc"):
+                with self.assertRaisesRegex(FileNotFoundError, f"nvme is {folder}.*not made"):
+                    rule([parameter], nvme=folder)
+        for folder in (file, file / "below", "/proc/below"):
+            with self.assertRaisesRegex(FileNotFoundError, f"snapshots is {folder}.*not made"):
+                AdamW([parameter], snapshots=str(folder))
+        with unittest.mock.patch("tempfile.TemporaryFile",
+                                 side_effect=PermissionError(errno.EACCES, "Permission denied")):
+            with self.assertRaisesRegex(headrace.IoError, "Permission.*not made") as raised:
+                AdamW([parameter], nvme=self.folder.name)
+        self.assertEqual(raised.exception.errno, errno.EACCES)
+        self.adamw([parameter], snapshots=self.folder.name + "/new/one")
+        self.assertEqual(os.listdir(self.folder.name), ["file"])
+
+    def test_a_folder_that_vanishes_stops_the_first_step_and_leaves_the_model(self):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        os.mkdir(self.folder.name + "/none")
         optimizer = self.adamw([parameter], nvme=self.folder.name + "/none")
+        os.rmdir(self.folder.name + "/none")
         parameter.grad = torch.ones(2)
         with self.assertRaisesRegex(FileNotFoundError, "none"):
             optimizer.step()

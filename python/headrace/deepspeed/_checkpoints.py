@@ -12,7 +12,6 @@ import io
 import os
 import pathlib
 import pickle
-import re
 import shutil
 from typing import Any, Callable, Optional
 
@@ -22,20 +21,36 @@ from .. import _c
 from .._errors import ArgumentError, NoSuchFile
 
 _LATEST = "latest"
+_NO_DATA = (pickle.PickleError, AttributeError, TypeError)  # pickle raises each of them
 
 
 def packed(state: dict) -> bytes:
-    out = io.BytesIO()
-    torch.save(state, out)
     try:
-        unpacked(out.getvalue())
-    except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"a {found[1]}" if found else "an object"
-        raise ArgumentError(f"client_state, or the schedule, holds {what}, which a load would have "
-                            "to execute code for; nothing was saved. Keep to numbers, texts, "
-                            "tensors, and lists and dicts of them.") from error
+        return _packed(state)
+    except _NO_DATA as error:
+        places = (_place_of_code(value, key) for key, value in state.items())
+        raise ArgumentError(f"{next(filter(None, places))}, which a load would have to execute "
+                            "code for; nothing was saved. Keep to numbers, texts, tensors, and "
+                            "lists and dicts of them.") from error
+
+
+def _packed(value: Any) -> bytes:
+    out = io.BytesIO()
+    torch.save(value, out)
+    unpacked(out.getvalue())
     return out.getvalue()
+
+
+def _place_of_code(value: Any, place: str) -> Optional[str]:
+    """The innermost one. None: all of it is data."""
+    try:
+        _packed(value)
+        return None
+    except _NO_DATA:
+        parts: Any = value.items() if isinstance(value, dict) else \
+            enumerate(value) if isinstance(value, (list, tuple)) else ()
+        found = (_place_of_code(part, f"{place}[{key!r}]") for key, part in parts)
+        return next(filter(None, found), f"{place} is a {type(value).__name__}")
 
 
 def unpacked(blob: bytes) -> Optional[dict]:

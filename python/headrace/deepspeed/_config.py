@@ -68,8 +68,9 @@ def _parsed(text: str, name: Any) -> dict:
     return found
 
 
-def split(config: dict) -> tuple[Loop, dict]:
-    """What the loop follows, and what is left for the engine and its optimizer."""
+def split(config: dict, dtypes: set) -> tuple[Loop, dict]:
+    """What the loop follows, and what is left for the engine and its optimizer. dtypes: of the
+    model, such as "f32"."""
     for key in ("fp16", "bf16", "bfloat16", "zero_optimization", "scheduler", "optimizer"):
         if not isinstance(config.get(key) or {}, Mapping):
             raise ArgumentError(f"{key} is {config[key]!r}, and initialize() needs an object; the "
@@ -77,6 +78,7 @@ def split(config: dict) -> tuple[Loop, dict]:
     if "bfloat16" in config:
         config = {**config, "bf16": config["bfloat16"]}
         del config["bfloat16"]
+    config = _with_dtypes(config, dtypes)
     if (config.get("fp16") or {}).get("enabled") is True:
         raise Unsupported("config enables fp16, and headrace.deepspeed scales no losses; the model "
                           "is as it was. Enable bf16, or leave both out for f32.")
@@ -94,6 +96,21 @@ def split(config: dict) -> tuple[Loop, dict]:
                 bool(zero.get("stage3_gather_16bit_weights_on_model_save",
                               zero.get("gather_16bit_weights_on_model_save", False))),
                 int(_number(zero, "stage", 0))), rest
+
+
+def _with_dtypes(config: dict, dtypes: set) -> dict:
+    """"auto" is what the model has."""
+    for key, dtype in (("bf16", "bf16"), ("fp16", "f16")):
+        section = config.get(key) or {}
+        if section.get("enabled") != "auto":
+            continue
+        if dtype in dtypes and len(dtypes) > 1:
+            raise ArgumentError(
+                f"{key}.enabled is \"auto\", and the model has {', '.join(sorted(dtypes))} "
+                "parameters, so nothing says whether it is to be converted; it is as it was. Give "
+                "true, which converts it to bf16, or false, which keeps each dtype.")
+        config = {**config, key: {**section, "enabled": dtype in dtypes}}
+    return config
 
 
 def _number(config: Mapping[str, Any], key: str, otherwise: Any) -> Any:

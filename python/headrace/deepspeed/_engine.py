@@ -12,11 +12,12 @@ import torch
 from .._errors import ArgumentError, Unsupported, WrongState
 from . import _checkpoints
 from ._config import Loop
+from ._questions import Questions, missing
 
 _log = logging.getLogger("headrace.deepspeed")
 
 
-class Engine(torch.nn.Module):
+class Engine(Questions, torch.nn.Module):
     """Trains `module`, whose parameters live in an engine of headrace. One process.
 
     backward() and step() belong together, once per micro-batch. Every gradient_accumulation_steps
@@ -30,6 +31,7 @@ class Engine(torch.nn.Module):
         self.config, self._loop, self._trains = config, loop, trains
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
         self._since_update = 0  # micro-batches
+        self._adds = loop.accumulation > 1
         self._boundary: Optional[bool] = None  # what set_gradient_accumulation_boundary() said
         self._norm: Optional[torch.Tensor] = None
         self._applied = False
@@ -41,7 +43,10 @@ class Engine(torch.nn.Module):
             module = self.__dict__["_modules"].get("module")
             if module is None:
                 raise
+        try:
             return getattr(module, name)  # as DeepSpeed's engine does
+        except AttributeError as error:
+            raise missing(name, module) from error
 
     # ---- a step ----
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -72,6 +77,8 @@ class Engine(torch.nn.Module):
         self._refuse_without_optimizer("step()")
         self._applied = False
         is_boundary = self.is_gradient_accumulation_boundary()
+        if is_boundary:
+            self._refuse_missing_metrics(lr_kwargs or {})
         self._since_update += 1
         if is_boundary:
             self._since_update = 0  # also after an error: what came is of no use then
@@ -99,6 +106,13 @@ class Engine(torch.nn.Module):
             _log.info("step=%d, skipped=%d, lr=%s", self.global_steps, self.skipped_steps,
                       self.get_lr())
 
+    def _refuse_missing_metrics(self, lr_kwargs: dict) -> None:
+        if isinstance(self.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) \
+                and "metrics" not in lr_kwargs:
+            raise ArgumentError("ReduceLROnPlateau needs to be told a loss, and step() was not; "
+                                "nothing was updated. Call step(lr_kwargs={\"metrics\": loss}), or "
+                                "leave it out of initialize() and call its step() yourself.")
+
     def was_step_applied(self) -> bool:
         """Whether the last step() updated the weights."""
         return self._applied
@@ -110,50 +124,23 @@ class Engine(torch.nn.Module):
         if not self._trains:
             raise WrongState(f"{call} of an engine without an optimizer; nothing was done. Give "
                              "initialize() one, or name it in config's optimizer.")
-
-    # ---- questions ----
-    def get_global_grad_norm(self) -> Optional[torch.Tensor]:
-        """Of the last update, before clipping."""
-        return self._norm
-
-    def get_lr(self) -> list:
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def train_batch_size(self) -> int:
-        return self._loop.micro_batch * self._loop.accumulation
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        return self._loop.micro_batch
-
-    def gradient_accumulation_steps(self) -> int:
-        return self._loop.accumulation
-
-    def gradient_clipping(self) -> float:
-        return self._loop.clipping
-
-    def zero_optimization_stage(self) -> int:
-        return self._loop.stage
-
-    def zero_optimization(self) -> bool:
-        return self._loop.stage > 0
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        return self._loop.gathers_on_save
-
-    @property
-    def device(self) -> torch.device:
-        return self.optimizer.model_device()
+        self.optimizer.updates()  # raises after destroy()
 
     # ---- weights and checkpoints ----
+    def module_state_dict(self, destination: Any = None, prefix: str = "",
+                          keep_vars: bool = False,
+                          exclude_frozen_parameters: bool = False) -> dict:
+        """All weights, one at a time in memory, in files where the config names a drive."""
+        weights = self.module.state_dict(destination=destination, prefix=prefix,
+                                         keep_vars=keep_vars)
+        for name, one in self.module.named_parameters(remove_duplicate=False):
+            if exclude_frozen_parameters and not one.requires_grad:
+                weights.pop(prefix + name, None)
+        return weights
+
     def _zero3_consolidated_16bit_state_dict(
             self, exclude_frozen_parameters: bool = False) -> dict:
-        """All weights, one at a time in memory, in files where the config names a drive."""
-        weights = self.module.state_dict()
-        if not exclude_frozen_parameters:
-            return weights
-        frozen = {name for name, one in self.module.named_parameters(remove_duplicate=False)
-                  if not one.requires_grad}
-        return {name: value for name, value in weights.items() if name not in frozen}
+        return self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
 
     def save_16bit_model(self, save_dir: Any, save_filename: str = "pytorch_model.bin",
                          exclude_frozen_parameters: bool = False) -> bool:

@@ -9,6 +9,7 @@ import torch
 
 from .._errors import ArgumentError, Unsupported
 from ..torch import offload as rooms
+from ..torch._part import NAMES
 from ..torch.offload import _given_optimizer, _settings
 from ..torch.offload._blocks import automatic_or_leaves
 from . import _config
@@ -35,7 +36,8 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
                           "headrace.deepspeed trains in one; the model is as it was. Leave them "
                           "out.")
     whole = _config.read(args, config, config_params)
-    loop, rest = _config.split(whole)
+    loop, rest = _config.split(whole, {NAMES[one.dtype] for one in model.parameters()
+                                       if one.dtype in NAMES})
     trains = optimizer is not None or bool(rest.get("optimizer"))
     if not trains and lr_scheduler is not None:
         raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the model "
@@ -50,15 +52,20 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
         loader = None if training_data is None else torch.utils.data.DataLoader(
             training_data, loop.micro_batch, shuffle=True, collate_fn=collate_fn)
     except BaseException:
-        if made is not None:
-            made.restore()
-        for parameter, dtype, requires_grad in before:
-            parameter.requires_grad_(requires_grad)
-            if parameter.dtype != dtype:
-                parameter.data = parameter.data.to(dtype)
+        _undo(made, before)
         raise
+    made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
     engine = Engine(model, made, schedule, loop, whole, trains)
     return engine, made if trains else None, loader, schedule
+
+
+def _undo(made: Any, before: list) -> None:
+    if made is not None:
+        made.restore()
+    for parameter, dtype, requires_grad in before:
+        parameter.requires_grad_(requires_grad)
+        if parameter.dtype != dtype:
+            parameter.data = parameter.data.to(dtype)
 
 
 def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ._given_state import by_number, check_groups, check_state
 from ._memory_part import MemoryPart
 from ._part import Entry, Part, check, check_apart, local, non_finite, shaped_as
 from ._snapshots import REFERENCE, Snapshots, check_reference, load_parts
-from ._spaces import space_for
+from ._spaces import check_folder, space_for
 
 
 # Settings that a trainer of DeepSpeed's kind follows, and an optimizer of torch cannot.
@@ -64,6 +64,7 @@ class Offloaded(torch.optim.Optimizer):
         self._options = set(defaults) - {"maximize", "decoupled_weight_decay"}  # older torch's lack
         self._folder = _whole_path(nvme)  # of the files behind state_dict() too
         self._settings = _merged(config or {}, self._RULE, self._folder)
+        check_folder(self._folder, "nvme")
         self._snapshots = Snapshots(_whole_path(snapshots))
         self._parts: list[Part] = []
         self._part_of: dict[torch.Tensor, Part] = {}

@@ -9,6 +9,8 @@ The first step() allocates.
 """
 from __future__ import annotations
 
+import ctypes
+import math
 from typing import Any, Mapping, Optional
 
 from .._errors import ArgumentError, Unsupported
@@ -17,17 +19,22 @@ from ._optimizers import Offloaded
 _SHORT = {"learning_rate_scale": "lr", "learning_rate_decay": "lr_decay"}
 
 
-def _checked(**values: Any) -> dict:
-    """As floats from 0 on; betas below 1."""
-    floats = {name: float(value) for name, value in values.items()}
-    for name, value in floats.items():
-        if not 0.0 <= value or name.startswith("beta") and value >= 1.0:
-            raise ArgumentError(f"{_SHORT.get(name, name)} is {value}; nothing was done. Give a "
-                                "number from 0 on, and betas below 1.")
-    return floats
+class _Rule(Offloaded):
+    def _checked(self, group: Mapping[str, Any], **values: Any) -> dict:
+        """As floats from 0 on; betas below 1. An engine has them in f32."""
+        floats = {name: float(value) for name, value in values.items()}
+        for name, value in floats.items():
+            below = 1.0 if name.startswith("beta") else math.inf
+            if not 0.0 <= value or ctypes.c_float(value).value >= below:
+                number = next(i for i, one in enumerate(self.param_groups) if one is group)
+                raise ArgumentError(
+                    f"{_SHORT.get(name, name)} is {value} in param_groups[{number}]; nothing was "
+                    "done. Give a number from 0 on that float32 can hold, and betas that it holds "
+                    "below 1.")
+        return floats
 
 
-class Adam(Offloaded):
+class Adam(_Rule):
     """torch.optim.Adam, with its state where the plan says."""
 
     _RULE = "adam"
@@ -47,8 +54,8 @@ class Adam(Offloaded):
             raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
                               "out, or use torch.optim.")
         beta1, beta2 = group["betas"]
-        values = _checked(learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
-                          eps=group["eps"], weight_decay=group["weight_decay"])
+        values = self._checked(group, learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
+                                    eps=group["eps"], weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}
 
 
@@ -62,7 +69,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, **options)
 
 
-class Adagrad(Offloaded):
+class Adagrad(_Rule):
     """torch.optim.Adagrad, with its state where the plan says."""
 
     _RULE = "adagrad"
@@ -79,12 +86,13 @@ class Adagrad(Offloaded):
         if group.get("initial_accumulator_value"):
             raise Unsupported("initial_accumulator_value is not among headrace's options; nothing "
                               "was done. Leave it out, or use torch.optim.Adagrad.")
-        values = _checked(learning_rate_scale=group["lr"], learning_rate_decay=group["lr_decay"],
-                          eps=group["eps"], weight_decay=group["weight_decay"])
+        values = self._checked(group, learning_rate_scale=group["lr"],
+                               learning_rate_decay=group["lr_decay"], eps=group["eps"],
+                               weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}
 
 
-class Lion(Offloaded):
+class Lion(_Rule):
     """Lion (arXiv 2302.06675), which torch does not have, with its state where the plan says."""
 
     _RULE = "lion"
@@ -99,12 +107,12 @@ class Lion(Offloaded):
 
     def _constants(self, group: Mapping[str, Any]) -> dict:
         beta1, beta2 = group["betas"]
-        values = _checked(learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
+        values = self._checked(group, learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
                           weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}
 
 
-class SGD(Offloaded):
+class SGD(_Rule):
     """torch.optim.SGD, with its momentum where the plan says."""
 
     _KEYS = ()  # torch's does not count steps
@@ -124,8 +132,8 @@ class SGD(Offloaded):
                                   "maximize": maximize}, nvme, config, snapshots)
 
     def _constants(self, group: Mapping[str, Any]) -> dict:
-        values = _checked(learning_rate_scale=group["lr"], momentum=group["momentum"],
-                          dampening=group["dampening"], weight_decay=group["weight_decay"])
+        values = self._checked(group, learning_rate_scale=group["lr"], momentum=group["momentum"],
+                               dampening=group["dampening"], weight_decay=group["weight_decay"])
         if group["momentum"] and self._RULE == "sgd":
             raise ArgumentError("a parameter group has momentum, and the first ones of this "
                                 "optimizer have none, so it has no room for it; nothing was done. "

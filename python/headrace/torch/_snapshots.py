@@ -5,6 +5,7 @@ A reference has primitives only, so that torch.load(..., weights_only=True) read
 """
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -16,12 +17,13 @@ import torch
 from .. import _c
 from .._errors import ArgumentError, Corrupt, NoSuchFile, Unsupported
 from ._engine_part import EnginePart
+from ._spaces import check_folder
 
 REFERENCE = "headrace"  # its key in a state_dict
 FORMAT = 1
 
 
-def _folder_of(path: Any, number: int) -> pathlib.Path:
+def folder_of(path: Any, number: int) -> pathlib.Path:
     return pathlib.Path(path, f"engine{number}")
 
 
@@ -29,6 +31,7 @@ class Snapshots:
     """Saves at most once between two steps: several calls of state_dict() share a snapshot."""
 
     def __init__(self, folder: Optional[str]) -> None:
+        check_folder(folder, "snapshots", makes_it=True)
         self._folder = folder
         self._latest: Optional[dict] = None
 
@@ -50,7 +53,7 @@ class Snapshots:
         os.makedirs(path)
         try:
             for number, part in enumerate(parts):
-                part.save_checkpoint(_folder_of(path, number), name.encode())
+                part.save_checkpoint(folder_of(path, number), name.encode())
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise
@@ -86,9 +89,32 @@ def check_reference(reference: Any, parameters: int, rule: str) -> None:
                          _c.HEADRACE_NOT_FOUND, 2)
 
 
+    for number in range(len(reference["parts"])):
+        _refuse_another(folder_of(reference["snapshot"], number), reference["id"])
+
+
+def _refuse_another(path: pathlib.Path, wanted: str) -> None:
+    try:
+        found = (path / "trainer_state.bin").read_text("ascii", "replace")
+    except OSError:
+        return  # load_parts() says what is missing
+    if found != wanted:
+        raise Corrupt(f"{path} is of another run: it is of the snapshot {found[:32]}, "
+                      f"{step_in(path)}, and the state_dict of the snapshot {wanted}; nothing was "
+                      f"loaded. Give the folder of {wanted}: state_dict['{REFERENCE}']['snapshot'] "
+                      "has its path.")
+
+
+def step_in(checkpoint: Any) -> str:
+    """For the text of an error."""
+    try:
+        with open(pathlib.Path(checkpoint, "manifest.json"), encoding="utf-8") as file:
+            parameters = json.loads(file.readline())["parameters"]
+        return f"step {max(one['step'] for one in parameters)}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "of no step that can be read"
+
+
 def load_parts(reference: Mapping[str, Any], parts: Sequence[EnginePart]) -> None:
     for number, part in enumerate(parts):
-        path = _folder_of(reference["snapshot"], number)
-        if part.load_checkpoint(path) != reference["id"].encode():
-            raise Corrupt(f"{path} is of another state_dict than this one; no state was loaded. "
-                          f"Give the folder of the snapshot {reference['id']}.")
+        part.load_checkpoint(folder_of(reference["snapshot"], number))

@@ -13,6 +13,29 @@ import torch
 from .._errors import IoError, NoSpace, NoSuchFile
 
 
+def check_folder(folder: Optional[str], argument: str, makes_it: bool = False) -> None:
+    """Raises if no file can be made there. makes_it: the folder may be missing, and its use makes
+    it."""
+    if folder is None:
+        return
+    place = folder
+    while makes_it and not os.path.exists(place):
+        place = os.path.dirname(place)
+    try:
+        tempfile.TemporaryFile(prefix="headrace-", dir=place).close()
+    except OSError as error:
+        raise _kind_of(error)(
+            f"{argument} is {folder}, and no file can be made in {place}: {error.strerror}; the "
+            "optimizer was not made. Create the folder (mkdir -p) or allow writing there, or name "
+            "another one.", errno=error.errno) from error
+
+
+def _kind_of(error: OSError) -> type[IoError]:
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return NoSuchFile
+    return NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else IoError
+
+
 def space_for(folder: Optional[str], shape: Any, dtype: torch.dtype) -> torch.Tensor:
     """folder: where files serve as memory, which the system can write out; None: memory."""
     elements = math.prod(shape)
@@ -28,11 +51,10 @@ def space_for(folder: Optional[str], shape: Any, dtype: torch.dtype) -> torch.Te
         # Reserved, not only sized: a write to a mapping that finds the drive full is a SIGBUS.
         os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError as error:
-        kind = NoSuchFile if isinstance(error, FileNotFoundError) else \
-            NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else IoError
-        raise kind(f"state_dict() needs {size_bytes} bytes in {folder} for a tensor: "
-                   f"{error.strerror}; the optimizer is as it was. Bring the folder back, or free "
-                   "space there.", errno=error.errno) from error
+        raise _kind_of(error)(
+            f"state_dict() needs {size_bytes} bytes in {folder} for a tensor: {error.strerror}; "
+            "the optimizer is as it was. Bring the folder back, or free space there.",
+            errno=error.errno) from error
     with file:
         return torch.from_file(file.name, shared=True, size=elements, dtype=dtype,
                                device="cpu").view(shape)

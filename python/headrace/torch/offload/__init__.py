@@ -65,9 +65,10 @@ def gathered(what: Any, *, modify: bool = False) -> Iterator[Any]:
     parameters = _parameters_of(what)
     with contextlib.ExitStack() as scopes:
         for one in live():
-            if any(one.has(parameter) for parameter in parameters):
+            own = one.wholes_of(parameters)
+            if own:
                 scope = _values.modify_scope if modify else _values.read_scope
-                scopes.enter_context(scope(one, parameters))
+                scopes.enter_context(scope(one, own))
         yield what
 
 

@@ -3,7 +3,8 @@
 
 Autograd saves tensors for backward, among them a block's parameters and views of them. Of those it
 keeps the place here, not the bytes: the group is parked between forward and backward, and the place
-is looked up in the binding that the backward pass makes.
+is looked up in the binding that the backward pass makes. Hooks of the program's around the block,
+such as save_on_cpu(), get the other tensors.
 
 A pass binds a group when the first gradient reaches an output of the block, or something that was
 saved is needed. It holds the group until all gradients of its trained parameters and of the block's
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 
@@ -27,8 +28,10 @@ from ._wrapped import Form, form_of, parts_of
 class Call:
     """One forward pass of a block, with gradients. It is the context of the tensors saved in it."""
 
-    def __init__(self, passes: "Passes", group: OffloadedGroup) -> None:
+    def __init__(self, passes: "Passes", group: OffloadedGroup,
+                 outer: Optional[tuple]) -> None:
         self.passes, self.group = passes, group
+        self.outer = outer  # the program's own pack and unpack
         self.inputs: dict = {}  # by number, the hook on it
 
     def watch_inputs(self, tensors: list) -> None:
@@ -58,20 +61,23 @@ class Call:
 
     # ---- torch.autograd.graph.saved_tensors_hooks ----
     def pack(self, tensor: torch.Tensor) -> Any:
+        parts = dict(parts_of(tensor))
+        if all(self.group.section_of(part) is None for part in parts.values()):
+            return _Foreign(tensor, tensor._version) if self.outer is None else \
+                _Packed(self.outer[0](tensor), self.outer[1])
         form = form_of(tensor)
         if form is not None:
-            parts = {path: self.pack(part) for path, part in parts_of(tensor)}
-            ours = any(type(part) is _Place for part in parts.values())
-            return _Wrapped(form, parts) if ours else _Foreign(tensor, tensor._version)
+            return _Wrapped(form, {path: self.pack(part) for path, part in parts.items()})
         section = self.group.section_of(tensor)
-        if section is None:
-            return _Foreign(tensor, tensor._version)
+        assert section is not None  # looked above
         return _Place(section, tensor.dtype, tensor.storage_offset(), tensor.shape,
                       tensor.stride(), self.group.generation)
 
     def unpack(self, saved: Any) -> torch.Tensor:
         if type(saved) is _Foreign:
             return saved.checked()
+        if type(saved) is _Packed:
+            return saved.unpack(saved.value)
         if type(saved) is _Wrapped:
             return saved.form.rebuilt(lambda path: self.unpack(saved.parts[path]))
         if saved.generation != self.group.generation:
@@ -94,6 +100,13 @@ class _Place(NamedTuple):
 class _Wrapped(NamedTuple):
     form: Form
     parts: dict  # by path, as packed
+
+
+class _Packed(NamedTuple):
+    """By a hook of the program's."""
+
+    value: Any
+    unpack: Callable[[Any], torch.Tensor]
 
 
 class _Foreign(NamedTuple):

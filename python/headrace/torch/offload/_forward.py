@@ -36,6 +36,10 @@ def _are_ours(hooks: Optional[tuple]) -> bool:
     return hooks is not None and isinstance(getattr(hooks[0], "__self__", None), Call)
 
 
+def _are_of_checkpoint(hooks: tuple) -> bool:
+    return getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
+
+
 class _Frame:
     """A forward pass of a block that has begun."""
 
@@ -54,6 +58,13 @@ class _Frame:
         if self.hooks is not None:
             self.hooks.__exit__(None, None, None)
             self.hooks = None
+
+    def end_lost_scope(self) -> None:
+        """If a scope of the program's hooks, around ours, has ended by now, it has ended ours
+        instead."""
+        if self.hooks is not None and self.call is not None and self.call.outer is not None \
+                and _private.saved_tensor_hooks() == self.call.outer:
+            _private.pop_saved_tensor_hooks()
 
 
 class Forward:
@@ -90,13 +101,14 @@ class Forward:
             self._passes.release(self._mine().pop().group)
 
     def _begin(self, frame: _Frame, inputs: list) -> None:
-        frame.call = Call(self._passes, frame.group)
+        outer = _private.saved_tensor_hooks()
+        frame.call = Call(self._passes, frame.group, outer)
         frame.call.watch_inputs(inputs)
         frame.inputs = inputs
         if _private.backward_pass() != -1:
             self._passes.reached(frame.call)  # recomputed: backward comes next
-        # Only the innermost hooks apply: ours would end a checkpoint's, which save nothing.
-        if _private.saved_tensor_hooks() is None:
+        # A checkpoint's save nothing, and count what they are given.
+        if outer is None or not (_are_ours(outer) or _are_of_checkpoint(outer)):
             frame.hooks = torch.autograd.graph.saved_tensors_hooks(frame.call.pack,
                                                                    frame.call.unpack)
             frame.hooks.__enter__()
@@ -120,6 +132,7 @@ class Forward:
         if _private.backward_pass() != -1:
             return
         while self._mine():
+            self._mine()[-1].end_lost_scope()
             self._leave()
         del self._frames[threading.get_ident()]
         while _are_ours(_private.saved_tensor_hooks()):

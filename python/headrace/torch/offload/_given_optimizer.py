@@ -7,6 +7,7 @@ from typing import Any, Iterable, Optional
 import torch
 
 from ..._errors import ArgumentError, Unsupported
+from . import _private
 
 # By the name of a class of torch's or DeepSpeed's, headrace's rule.
 _RULES = {"AdamW": "AdamW", "Adam": "Adam", "Adagrad": "Adagrad", "SGD": "SGD", "Lion": "Lion",
@@ -55,6 +56,7 @@ def share_groups(given: torch.optim.Optimizer, made: torch.optim.Optimizer) -> N
             if key not in _WITHOUT_EFFECT and key not in _AS_HERE:
                 new.setdefault(key, value)
     given.param_groups = made.param_groups
+    made.register_step_post_hook(lambda *_: _private.note_step(given))
 
 
 def _of_group(group: dict, kind: str) -> dict:
@@ -80,6 +82,10 @@ def of_parameters(model: torch.nn.Module, given: Optional[Iterable[Any]]) -> Opt
         groups = [{"params": listed}]
     known = set(model.parameters())
     for group in groups:
+        if any(isinstance(one, tuple) for one in group["params"]):
+            raise ArgumentError("model_parameters has parameters with names, as "
+                                "named_parameters() gives them; the model is as it was. Give "
+                                "model.parameters().")
         if not set(group["params"]) <= known:
             raise ArgumentError("model_parameters has a parameter that is not the model's; the "
                                 "model is as it was. Give parameters of the model.")

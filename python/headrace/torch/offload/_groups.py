@@ -240,9 +240,10 @@ class OffloadedGroup:
             self.stale_aliases += _private.uses(storage) > 1
         self.guard(f"this tensor is a view of a parameter of {quoted(self.name)}, from a binding "
                    "that has ended; its memory may hold other values. Copy what you keep with "
-                   "clone() while the block runs. What a function keeps by itself until backward, "
-                   "as those of bitsandbytes do, is there in a block that is run by "
-                   "torch.utils.checkpoint with use_reentrant=True.")
+                   "clone() while the block runs. What a function or a hook within the block "
+                   "keeps by itself until backward, as those of bitsandbytes and save_on_cpu() "
+                   "do, is there in a block that is run by torch.utils.checkpoint with "
+                   "use_reentrant=True.")
         self._storages, self._sections = {}, {}
         self._gathered.release()
         self._gathered = None

@@ -2,7 +2,7 @@
 """The optimizer's view of an offloaded model: one part, whose engine has the weights too."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional
 
 import torch
 
@@ -23,7 +23,7 @@ class ModelPart(Part):
         self.offload, self.engine = offload, offload.engine
         self._sets = HyperparameterSets(self.engine, sets, constants)
         self._contents = tuple(contents)  # the engine's names of the moments
-        self.is_whole = True  # no load_state_dict() has ended in the middle
+        self.mixed: Optional[str] = None  # of what, if a load has ended in the middle
         self.updates = 0  # steps that were not skipped
         self._index = {entry.parameter: entry.set_index for entry in entries}
         self._names = {entry.parameter: offload.slot_of(entry.parameter).full_name
@@ -31,9 +31,9 @@ class ModelPart(Part):
 
     def step(self, constants: Mapping[torch.Tensor, dict]) -> list:
         self.refuse_other_forms()
-        if not self.is_whole:
-            raise WrongState("the last load_state_dict() ended in the middle, so a step would use "
-                             "the state of two runs; nothing was updated. Load a whole state.")
+        if self.mixed is not None:
+            raise WrongState("a load ended in the middle, so the state may be partly "
+                             f"{self.mixed}; nothing was updated. Load a whole state.")
         gradients = self.offload.gradients_for_step()
         due = [one.slot.parameter for one in gradients.taken()]
         if not due:
@@ -44,6 +44,11 @@ class ModelPart(Part):
             constants, "Give offload() the groups that you need: params=[...].")
         factor = gradients.factor()
         return [] if unbroken(lambda: self._update_all(due, gradients, factor)) else due
+
+    def begin_load(self, what: str) -> None:
+        """Until it has ended, the state is of two runs."""
+        steps = max(map(self.steps, self._index), default=0)
+        self.mixed = f"that of {what}, and partly this run's of step {steps}"
 
     def _update_all(self, due: list, gradients: "Intake", factor: float) -> bool:
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.

@@ -22,6 +22,7 @@ from ._forward import Forward
 from ._gradients import Intake
 from ._groups import OffloadedGroup, Slot, quoted
 from ._hooks import Hook
+from ._wrapped import part_at
 
 _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
 
@@ -46,6 +47,12 @@ class Offload:
 
     def has(self, parameter: torch.Tensor) -> bool:
         return parameter in self._slots_of
+
+    def wholes_of(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Its parameters among them, and those that consist of some of them."""
+        whole_of = {part_at(slot.whole, slot.part): slot.whole for slot in self.slots}
+        found = [whole_of.get(one, one) for one in tensors]
+        return list(dict.fromkeys(one for one in found if self.has(one)))
 
     def slots_of(self, parameter: torch.Tensor) -> list[Slot]:
         """Several if it consists of other tensors."""

@@ -11,7 +11,7 @@ from .._given_state import by_number
 from .._optimizers import Offloaded
 from .._part import Entry
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
-from .._snapshots import REFERENCE, load_parts
+from .._snapshots import REFERENCE, folder_of, load_parts, step_in
 from ._model_part import ModelPart
 from ._offload import Offload
 
@@ -20,8 +20,9 @@ class OfModel(Offloaded):
     """What differs: the engine is there from the start, and has the weights too. Beside a rule of
     headrace.torch."""
 
-    _AFTER_A_BROKEN_LOAD = "Its state is of two runs now, and step() refuses: load a whole one."
+    _AFTER_A_BROKEN_LOAD = "step() refuses until a whole state is loaded."
     _part: Optional[ModelPart] = None
+    end = "the model was restored or closed. Call headrace.offload() again."  # why it has no engine
 
     def adopt(self, offload: Offload, settings: dict, folder: Optional[str]) -> None:
         """Registers the model with its hyperparameters, and moves its values."""
@@ -58,8 +59,7 @@ class OfModel(Offloaded):
     # ---- a step ----
     def _register(self, *_arguments: Any, **_options: Any) -> None:
         if self._closed or self._part is None:
-            raise WrongState("this optimizer's engine is gone: the model was restored or closed. "
-                             "Call headrace.offload() again.")
+            raise WrongState(f"this optimizer's engine is gone: {self.end}")
 
     def _first_non_finite(self) -> Optional[torch.Tensor]:
         return self._offload.intake.non_finite()
@@ -93,7 +93,7 @@ class OfModel(Offloaded):
             groups[:], self.param_groups = self.param_groups, groups
         if REFERENCE not in state_dict:
             self._part.reset(set(self._part_of) - set(self.state))
-        self._part.is_whole = True
+        self._part.mixed = None
 
     def _refuse_state_of_frozen(self, state_dict: Mapping[str, Any]) -> None:
         flat = self._flat()
@@ -112,14 +112,16 @@ class OfModel(Offloaded):
         self._snapshots.outdate()
         self._empty = {}
         self.state.clear()
-        if self._part is not None:
-            self._part.is_whole = False
+        if self._part is not None and self._part.mixed is None:
+            self._part.begin_load("the state_dict")
 
     def _load_snapshot(self, reference: Mapping[str, Any]) -> None:
         numbers = {parameter: number for number, parameter in enumerate(self._flat())}
         if reference["parts"] != [[numbers[entry.parameter] for entry in self._part.entries]]:
             raise ArgumentError("the snapshot is of a model whose parameters are divided in "
                                 "another way. Load the state of the same model and blocks.")
+        path = reference["snapshot"]
+        self._part.begin_load(f"the snapshot {path}, {step_in(folder_of(path, 0))}")
         with self._offload.unbound(list(self._part_of)):
             load_parts(reference, self._parts)
         self._offload.all_loaded()
@@ -148,10 +150,10 @@ class OfModel(Offloaded):
         self._offload.require_no_gradients("load_checkpoint()")
         self._snapshots.outdate()
         with self._offload.unbound(list(self._part_of)):
-            self._part.is_whole = False
+            self._part.begin_load(f"{directory}, {step_in(directory)}")
             state = self._part.load_checkpoint(directory)
         self._offload.all_loaded()
-        self._part.is_whole = True
+        self._part.mixed = None
         self._show_steps(list(self._part_of))
         return state
 

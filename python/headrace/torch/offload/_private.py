@@ -56,6 +56,11 @@ def pop_saved_tensor_hooks() -> None:
     torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
+def note_step(optimizer: torch.optim.Optimizer) -> None:
+    """For its schedules, which otherwise warn that it has made no step."""
+    optimizer._opt_called = True
+
+
 def is_in_func_transform() -> bool:
     """Whether one of torch.func's transforms runs, such as grad(), jvp() or functionalize(), but
     for vmap(). Tensors that are made within it belong to it."""

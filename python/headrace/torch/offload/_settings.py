@@ -93,7 +93,7 @@ def settle_dtype(settings: dict, dtypes: set) -> None:
     for key, wanted in (("bf16", "bf16"), ("fp16", "f16")):
         section = settings.get(key) or {}
         if section.get("enabled") == "auto":
-            section["enabled"] = wanted in dtypes
+            settings[key] = section = {**section, "enabled": wanted in dtypes}
         if section.get("enabled") is True and wanted not in dtypes:
             raise ArgumentError(
                 f"config enables {key}, and the model has {', '.join(sorted(dtypes))} parameters; "
