@@ -96,6 +96,7 @@ std::string train(const Row& row, const std::shared_ptr<device::ComputingDevice>
 TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
   std::uint64_t seed = 1;
   for (const DType dtype : {DType::kBf16, DType::kF16}) {
+    if (pairwise() && dtype == DType::kF16) continue;
     for (const std::uint32_t accumulation : {1u, 3u}) {
       const std::string expected =
           train({Placement::kHost, UpdateMode::kBarrier, accumulation, dtype},
