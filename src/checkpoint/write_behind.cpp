@@ -9,14 +9,8 @@
 
 namespace headrace::checkpoint {
 namespace {
-constexpr std::size_t kWriters = 2;
+constexpr std::size_t kWriters = 4;
 }  // namespace
-
-std::byte* WriteBehind::Piece::data() const noexcept { return memory + at % base::kIoAlignment; }
-// A piece ends with a page, so that the next one begins with one.
-std::size_t WriteBehind::Piece::room() const noexcept {
-  return kPieceBytes - at % base::kIoAlignment - size;
-}
 
 WriteBehind::~WriteBehind() {
   {
@@ -51,10 +45,7 @@ void WriteBehind::write(std::uint32_t file, std::uint64_t at, std::span<const st
     const bool follows = filling_ != nullptr && filling_->file == file && filling_->end() == at;
     if (!follows || filling_->room() == 0) {
       hand_over();
-      filling_ = &empty_piece();
-      filling_->file = file;
-      filling_->at = at;
-      filling_->size = 0;
+      begin_piece(file, at);
     }
     const auto part = bytes.first(std::min(bytes.size(), filling_->room()));
     std::ranges::copy(part, filling_->data() + filling_->size);
@@ -73,13 +64,78 @@ WriteBehind::Piece& WriteBehind::empty_piece() {
   return *piece;
 }
 
+// With the bytes of its first page that have come before.
+void WriteBehind::begin_piece(std::uint32_t file, std::uint64_t at) {
+  filling_ = &empty_piece();
+  filling_->file = file;
+  filling_->at = at;
+  filling_->first = at % base::kIoAlignment;
+  filling_->size = 0;
+  const auto before = std::ranges::find_if(edges_, [&](const Edge& edge) {
+    return edge.file == file && edge.page == at / base::kIoAlignment && edge.begin == 0 &&
+           edge.end == filling_->first;
+  });
+  if (before == edges_.end()) return;
+  std::copy_n(before->bytes.data(), before->end, filling_->memory);
+  filling_->size = filling_->first;
+  filling_->at -= filling_->first;
+  filling_->first = 0;
+  edges_.erase(before);
+}
+
+// Its whole pages.
 void WriteBehind::hand_over() {
   if (filling_ == nullptr) return;
+  Piece& piece = *std::exchange(filling_, nullptr);
+  const auto cut = [&](std::size_t from, std::size_t size) {
+    keep_edge(piece.file, piece.at + from, {piece.data() + from, size});
+    piece.size -= size;
+  };
+  if (const std::size_t tail = piece.end() % base::kIoAlignment; tail > 0 && tail < piece.size)
+    cut(piece.size - tail, tail);
+  if (piece.first > 0 || piece.size < base::kIoAlignment) {
+    const std::size_t head = std::min(piece.size, base::kIoAlignment - piece.first);
+    cut(0, head);
+    piece.at += head;
+    piece.first += head;
+  }
   {
     const std::lock_guard lock(mutex_);
-    full_.push_back(std::exchange(filling_, nullptr));
+    if (piece.size > 0) {
+      full_.push_back(&piece);
+    } else {
+      empty_.push_back(&piece);
+    }
   }
   changed_.notify_all();
+}
+
+void WriteBehind::keep_edge(std::uint32_t file, std::uint64_t at,
+                            std::span<const std::byte> bytes) {
+  const std::uint64_t page = at / base::kIoAlignment;
+  const std::size_t begin = at % base::kIoAlignment, end = begin + bytes.size();
+  auto edge = std::ranges::find_if(
+      edges_, [&](const Edge& other) { return other.file == file && other.page == page; });
+  if (edge != edges_.end() && edge->end != begin && edge->begin != end) {
+    write_edge(*edge);
+    edges_.erase(edge);
+    edge = edges_.end();
+  }
+  if (edge == edges_.end()) {
+    if (edges_.size() == kMostEdges) {
+      write_edge(edges_.front());
+      edges_.pop_front();
+    }
+    edge = edges_.insert(edges_.end(), Edge{file, page, begin, begin, {}});
+  }
+  std::ranges::copy(bytes, edge->bytes.data() + begin);
+  edge->begin = std::min(edge->begin, begin);
+  edge->end = std::max(edge->end, end);
+}
+
+void WriteBehind::write_edge(const Edge& edge) {
+  files_[edge.file].write(std::span(edge.bytes).subspan(edge.begin, edge.end - edge.begin),
+                          edge.page * base::kIoAlignment + edge.begin);
 }
 
 void WriteBehind::finish() {
@@ -87,6 +143,8 @@ void WriteBehind::finish() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return empty_.size() == pieces_.size(); });
   if (error_) std::rethrow_exception(error_);
+  for (const Edge& edge : edges_) write_edge(edge);
+  edges_.clear();
 }
 
 // After an error, the rest is taken and not written: the caller learns of it soon.

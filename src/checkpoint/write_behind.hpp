@@ -2,12 +2,16 @@
 // write_behind.hpp: writes pieces of files while the caller prepares the next ones.
 //
 // A piece is copied to a buffer. Pieces that follow each other in a file share one. Threads write
-// full buffers, around the page cache, where each costs another copy.
+// full buffers, around the page cache, where each costs another copy. They write whole pages: what
+// is left of a page at a buffer's ends waits for the bytes beside it. A write of less than a page
+// goes through the cache, and waits for all other writes to its file.
 //
-// Example: the caller gives bytes [100, 3 MiB) of file 0, and then bytes of file 1. The first
-// buffer takes what lies before 2 MiB, and a thread begins to write it. A second buffer takes the
-// rest, and a thread begins to write it when file 1 needs the third.
+// Example: the caller gives bytes [100, 2 MiB - 10) of file 0, and then bytes of file 1. The first
+// buffer takes what lies before 1 MiB, and a thread begins to write it, without its first page. A
+// second buffer takes the rest, and a thread begins to write it when file 1 needs the third, but
+// without its last page, which is not full. That begins the buffer of the bytes from 2 MiB - 10 on.
 #pragma once
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +31,7 @@ namespace headrace::checkpoint {
 // For one thread.
 class WriteBehind {
  public:
-  static constexpr std::size_t kPieces = 4, kPieceBytes = 2 * base::kMiB;
+  static constexpr std::size_t kPieces = 8, kPieceBytes = base::kMiB;
   // `files` outlives it, and does not change. `memory`: of kPieces pieces, aligned to pages; empty:
   // its own.
   explicit WriteBehind(std::vector<File>& files, std::span<std::byte> memory = {})
@@ -47,15 +51,28 @@ class WriteBehind {
     std::byte* memory = nullptr;
     std::uint32_t file = 0;
     std::uint64_t at = 0;
-    std::size_t size = 0;
+    std::size_t first = 0, size = 0;  // in memory
 
-    std::byte* data() const noexcept;
+    std::byte* data() const noexcept { return memory + first; }
     std::uint64_t end() const noexcept { return at + size; }
-    std::size_t room() const noexcept;
+    // A piece ends with a page, so that the next one begins with one.
+    std::size_t room() const noexcept { return kPieceBytes - first - size; }
   };
+  // A part of a page.
+  struct Edge {
+    std::uint32_t file = 0;
+    std::uint64_t page = 0;  // its number
+    std::size_t begin = 0, end = 0;
+    std::array<std::byte, base::kIoAlignment> bytes;
+  };
+  static constexpr std::size_t kMostEdges = 16;  // a tile's streams have one each
+
   void start();
   Piece& empty_piece();
+  void begin_piece(std::uint32_t file, std::uint64_t at);
   void hand_over();
+  void keep_edge(std::uint32_t file, std::uint64_t at, std::span<const std::byte> bytes);
+  void write_edge(const Edge& edge);
   void write_pieces() noexcept;
 
   std::vector<File>& files_;
@@ -63,6 +80,7 @@ class WriteBehind {
   std::unique_ptr<pinned::Arena> own_;  // on huge pages: small ones halve a drive's speed
   std::vector<Piece> pieces_;
   Piece* filling_ = nullptr;
+  std::deque<Edge> edges_;  // the oldest first
   std::vector<std::thread> threads_;
 
   std::mutex mutex_;  // of what follows

@@ -228,6 +228,8 @@ BUGS_OF_CHECKPOINTS = [
     ("values in use are replaced by ones that may be damaged", "src/checkpoint/load.cpp",
      "  if (!running.states.any()) return;\n", "  return;\n",
      "Checkpoint.ADamagedFileIsNamedBeforeAnythingChanges"),
+    ("bytes that wait for the rest of their page begin another", "src/checkpoint/write_behind.cpp",
+     "edge.page == at / base::kIoAlignment && ", ""),
     ("bytes of another file go where the last ones went", "src/checkpoint/write_behind.cpp",
      "    if (!follows || filling_->room() == 0) {\n",
      "    if (filling_ == nullptr || filling_->room() == 0) {\n",
