@@ -119,22 +119,15 @@ void File::write(std::span<const std::byte> bytes, std::uint64_t at) {
   if (moved.error != 0) refuse("write", moved.error);
 }
 
-void File::write_around_cache(std::span<const std::byte> bytes, std::uint64_t at) {
-  const std::uint64_t end = at + bytes.size();
-  const std::uint64_t first_page = base::align_up(at, base::kIoAlignment),
-                      end_page = base::align_down(end, base::kIoAlignment);
-  if (!direct_ || first_page >= end_page) {
-    write(bytes, at);
-    (void)::sync_file_range(fd_.get(), static_cast<off_t>(at), static_cast<off_t>(bytes.size()),
-                            SYNC_FILE_RANGE_WRITE);  // sync() reports errors
-    return;
+void File::write_around_cache(std::span<const std::byte> pages, std::uint64_t at) {
+  if (direct_) {
+    const base::Moved moved = base::write_at(direct_.get(), at, pages);
+    if (moved.error == 0) return;
+    if (moved.error != EINVAL) refuse("write", moved.error);
   }
-  const auto pages = bytes.subspan(first_page - at, end_page - first_page);
-  const base::Moved moved = base::write_at(direct_.get(), first_page, pages);
-  if (moved.error == EINVAL) return write(bytes, at);  // such pages cannot go around it after all
-  if (moved.error != 0) refuse("write", moved.error);
-  if (at < first_page) write(bytes.first(first_page - at), at);
-  if (end_page < end) write(bytes.last(end - end_page), end_page);
+  write(pages, at);  // they cannot go around it after all
+  (void)::sync_file_range(fd_.get(), static_cast<off_t>(at), static_cast<off_t>(pages.size()),
+                          SYNC_FILE_RANGE_WRITE);  // sync() reports errors
 }
 
 std::span<const std::byte> File::read_around_cache(std::uint64_t at, std::uint64_t size_bytes,

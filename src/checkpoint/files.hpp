@@ -32,9 +32,9 @@ class File {
   void write(std::span<const std::byte> bytes, std::uint64_t at);
   // Throws kCorrupt where the file ends before.
   void read(std::span<std::byte> bytes, std::uint64_t at) const;
-  // For large transfers: whole pages go around the page cache, where the file system can do that.
-  // `bytes` lie at the same place within a page of memory as in the file.
-  void write_around_cache(std::span<const std::byte> bytes, std::uint64_t at);
+  // Whole pages, which begin one in memory too. In a large file they go around the page cache, where
+  // the file system can do that.
+  void write_around_cache(std::span<const std::byte> pages, std::uint64_t at);
   // Into `memory`, aligned to pages, with room for all pages that have one of the bytes. Returns
   // the bytes.
   std::span<const std::byte> read_around_cache(std::uint64_t at, std::uint64_t size_bytes,
