@@ -32,7 +32,7 @@ class File {
   void write(std::span<const std::byte> bytes, std::uint64_t at);
   // Throws kCorrupt where the file ends before.
   void read(std::span<std::byte> bytes, std::uint64_t at) const;
-  // Whole pages, which begin one in memory too. In a large file they go around the page cache, where
+  // Whole pages, which begin one in memory too. Those of a large file go around the page cache, if
   // the file system can do that.
   void write_around_cache(std::span<const std::byte> pages, std::uint64_t at);
   // Into `memory`, aligned to pages, with room for all pages that have one of the bytes. Returns
