@@ -183,7 +183,7 @@ endfunction()
 function(headrace_test_in_full)
   cmake_parse_arguments(arg "" "NAME" "COMMAND;ENVIRONMENT" ${ARGN})
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
-  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77 LABELS full COST 100
+  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT 1500 SKIP_RETURN_CODE 77 LABELS full COST 100
     ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
