@@ -31,9 +31,10 @@ bool has_slot_per_group(const PlanInputs& inputs);
 // How often each group is gathered from elsewhere in a step: in forward and backward, unless its
 // slot still has it.
 std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micro_batches);
-// Bytes of parameters and gradients that a rank sends to the others.
-double sent_per_step(const Plan& plan, const partition::Partition& partition,
-                     std::uint32_t micro_batches, std::uint32_t rank);
+// Bytes of parameters and gradients that a rank sends to the others. `gathers`: of each group.
+double sent_per_step(const partition::Partition& partition,
+                     const std::vector<std::uint32_t>& gathers, std::uint32_t micro_batches,
+                     std::uint32_t rank);
 
 inline constexpr const char* kDeviceUpdateRow = "updates on the device";
 

@@ -71,9 +71,8 @@ std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micr
   return gathers;
 }
 
-double sent_per_step(const Plan& plan, const Partition& partition, std::uint32_t micro_batches,
-                     std::uint32_t rank) {
-  const std::vector<std::uint32_t> gathers = gathers_per_step(plan, micro_batches);
+double sent_per_step(const Partition& partition, const std::vector<std::uint32_t>& gathers,
+                     std::uint32_t micro_batches, std::uint32_t rank) {
   double bytes = 0;
   for (std::uint32_t g = 0; g < gathers.size(); ++g) {
     const partition::SentBytes sent = partition::sent_by(partition, g, rank);
@@ -110,7 +109,7 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
   add_row(plan, "optimizer state", "nvme", state_nvme);
   add_row(plan, "parameters", "nvme", weight_nvme);
   add_row(plan, "the store's other slots", "nvme", other_slots);
-  report.sent_bytes_per_step = sent_per_step(plan, partition, micro_batches, partition.rank);
+  report.sent_bytes_per_step = sent_per_step(partition, gathers, micro_batches, partition.rank);
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
 }

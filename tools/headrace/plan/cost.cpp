@@ -366,7 +366,7 @@ void Predictor::count_bytes() {
     out_.network_bytes += exchanges * joined * network_share();
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
-    const double bytes = residency::sent_per_step(plan_, part_, work_.micro_batches, r);
+    const double bytes = residency::sent_per_step(part_, gathers, work_.micro_batches, r);
     out_.sent_bytes += bytes / part_.world_size;
     out_.most_sent_bytes = std::max(out_.most_sent_bytes, bytes);
   }
