@@ -255,9 +255,9 @@ typedef struct headrace_piece {
   size_t size_bytes;
 } headrace_piece;
 
-/* The interface of headrace/collective.hpp as a table of functions; all are required. The threads
- * that call the engine call these functions, and if `takes_any_thread`, so does a thread of the
- * engine; one call at a time. `what` and `sequence` name the call, and are equal on every rank;
+/* The interface of headrace/collective.hpp as a table of functions; all but the last are required.
+ * The threads that call the engine call these functions, and if `takes_any_thread`, so does one of
+ * the engine; one call at a time. `what` and `sequence` name the call, and are equal on every rank;
  * `what` is valid during the call.
  * abort(): this rank has failed; the other ranks' calls must return an error. */
 typedef struct headrace_collective {
@@ -279,6 +279,12 @@ typedef struct headrace_collective {
   void (*abort)(void* context, const char* why);
   int32_t takes_any_thread; /* not 0: the ranks can join and reduce ahead of their trainers' calls
                                (headrace.rank_agreement). The same on every rank. */
+  /* give[r] goes to rank r, and take[r] comes from rank r, which gives as many bytes: world_size
+   * pieces each, of any sizes, also 0. The call ignores this rank's own. No rank gives a larger
+   * piece than `largest_bytes`. NULL: zero_optimization.zero_hpz_partition_size is refused. */
+  headrace_code (*all_to_all_v)(void* context, uint64_t sequence, const char* what,
+                                headrace_stream stream, const headrace_piece* give,
+                                const headrace_piece* take, uint64_t largest_bytes);
 } headrace_collective;
 
 /* ---- an engine ---- */

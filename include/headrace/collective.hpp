@@ -21,6 +21,8 @@
 //               load_checkpoint() three. The latency of all these calls matters.
 //   all_gather  One per section (a group's parameters of one dtype) of a gather, unless every rank
 //               still holds the section.
+//   all_to_all_v
+//               In its place, with zero_hpz_partition_size: one or two per section.
 //   all_to_all  One or several per trained section, when gradients of another group arrive, when
 //               the ranks gather, and when they step.
 //   abort       When the engine has failed.
@@ -89,6 +91,12 @@ class Collective {
   // bytes. The call does not read this rank's own piece.
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;
+  // give[r] goes to rank r, and take[r] comes from rank r, which gives as many bytes: world_size
+  // pieces each, of any sizes, also 0. This rank's own pieces are ignored. largest_bytes is the
+  // size of the largest piece that any rank gives, so it is the same on every rank. The default
+  // throws kUnsupported.
+  virtual void all_to_all_v(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                            std::span<const DeviceSpan> take, std::uint64_t largest_bytes);
   // all[r * mine.size() + i] becomes rank r's mine[i]. Both spans are host memory and do not
   // overlap. `mine` has the same size on every rank, and `all` has world_size times that size. The
   // call blocks until every rank has made it.
@@ -103,5 +111,8 @@ class Collective {
   // Whether calls may come from other threads than the trainer's. Only then can an engine join and
   // reduce ahead of its trainer's calls (headrace.rank_agreement). The same on every rank.
   virtual bool takes_any_thread() const noexcept { return false; }
+  // Whether all_to_all_v() is implemented, which zero_optimization.zero_hpz_partition_size needs.
+  // The same on every rank.
+  virtual bool has_all_to_all_v() const noexcept { return false; }
 };
 }  // namespace headrace

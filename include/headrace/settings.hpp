@@ -104,6 +104,9 @@ struct ReadOptions {
 struct Settings {
   // zero_optimization.stage. With several ranks, 0 to 2 keep joined parameters until their update.
   std::uint32_t zero_stage = 3;
+  // zero_optimization.zero_hpz_partition_size: the ranks of a node. Above 1, a node keeps a copy of
+  // the parameters between a step's first gather and the last, so the others do not leave it.
+  std::uint32_t zero_hpz_partition_size = 1;
   // zero_optimization.offload_optimizer.device / offload_param.device
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
   OffloadDevice offload_parameters = OffloadDevice::kNone;

@@ -4,6 +4,7 @@
 headrace.Engine serves numpy and every other framework; headrace.torch has the optimizers for torch,
 and is the only part that imports torch. headrace.offload() is for models of torch that do not fit.
 """
+from ._collective import Collective
 from ._config import __version__, show_config
 from ._engine import Engine, Gathered, Group, Parameter, StepResult
 from ._errors import (ArgumentError, ConfigError, Corrupt, Error, Interrupted, IoError, IoStalled,
@@ -11,7 +12,7 @@ from ._errors import (ArgumentError, ConfigError, Corrupt, Error, Interrupted, I
                       WrongState)
 from ._offload import gathered, offload
 
-__all__ = ["ArgumentError", "ConfigError", "Corrupt", "Engine", "Error", "Gathered", "Group",
-           "Interrupted", "IoError", "IoStalled", "NoSpace", "NoSuchFile", "NotFinite", "NotFound",
-           "OutOfBudget", "Parameter", "PeerLost", "StepResult", "Unsupported", "WrongState",
-           "__version__", "gathered", "offload", "show_config"]
+__all__ = ["ArgumentError", "Collective", "ConfigError", "Corrupt", "Engine", "Error", "Gathered",
+           "Group", "Interrupted", "IoError", "IoStalled", "NoSpace", "NoSuchFile", "NotFinite",
+           "NotFound", "OutOfBudget", "Parameter", "PeerLost", "StepResult", "Unsupported",
+           "WrongState", "__version__", "gathered", "offload", "show_config"]

@@ -178,6 +178,8 @@ class headrace_collective(Structure):
         c_void_p)),
         ("abort", CFUNCTYPE(None, c_void_p, c_char_p)),
         ("takes_any_thread", c_int32),
+        ("all_to_all_v", CFUNCTYPE(c_int32, c_void_p, c_uint64, c_char_p, c_size_t,
+        POINTER(headrace_piece), POINTER(headrace_piece), c_uint64)),
     ]
     defaults = {}
 

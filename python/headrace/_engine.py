@@ -10,7 +10,8 @@ import weakref
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
 from . import _c, _library
-from ._errors import ArgumentError, NotFound, WrongState
+from ._collective import Collective, Table
+from ._errors import ArgumentError, Error, NotFound, Unsupported, WrongState
 from ._library import call, call_to_the_end, call_with, encoded, fitting, new, unbroken
 from ._saves import BackgroundSave, Resumed
 
@@ -93,14 +94,28 @@ def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
     return None if settings is None else json.dumps(settings).encode()
 
 
+def _table_of(collective: Optional[Collective], gpu: Optional[int]) -> Optional[Table]:
+    if collective is None:
+        return None
+    if not isinstance(collective, Collective):
+        raise ArgumentError(f"collective is a {type(collective).__name__}; nothing was made. Give "
+                            "a headrace.Collective, such as headrace.torch.ProcessGroup().")
+    if gpu is not None:
+        raise Unsupported("collective passes bytes of host memory, and gpu has the groups on a "
+                          "GPU; nothing was made. Leave one of them out.")
+    return Table(collective)
+
+
 def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str],
-             gpu: Optional[int]) -> Any:
+             gpu: Optional[int], table: Optional[Table]) -> Any:
     options = new(_c.headrace_engine_options, kept_log_lines=_KEPT_LINES, poll=_library.poll)
     if gpu is not None:
         if not isinstance(gpu, int):
             raise ArgumentError(f"gpu is {gpu!r}; nothing was made. Give the number of a GPU, "
                                 "such as 0.")
         options.cuda = ctypes.pointer(new(_c.headrace_cuda, ordinal=gpu))
+    if table is not None:
+        options.collective = ctypes.pointer(table.struct)
     if isinstance(settings, (str, os.PathLike)) and nvme is None:
         options.settings_file = encoded(settings)
     else:
@@ -125,6 +140,7 @@ def _save_options(latest: bool, trainer_state: bytes) -> Any:
                trainer_state_bytes=len(trainer_state))
 
 
+_tables: dict[int, Table] = {}  # of engines with several ranks, for which C calls them
 _waiting: set[int] = set()  # engines that nobody closed, and whose weights somebody still has
 
 
@@ -132,6 +148,8 @@ def _destroy(handle: int) -> None:
     """For engines that nobody closed. In a forked child, C refuses."""
     if _library.lib.headrace_engine_destroy(handle, None) != _c.HEADRACE_OK:
         _waiting.add(handle)
+    else:
+        _tables.pop(handle, None)
 
 
 def _release(gathered: int, engine: int) -> None:
@@ -305,17 +323,23 @@ class Engine:
     everything, instead of settings. Both None: everything in memory.
     gpu: the number of an NVIDIA GPU among those that CUDA_VISIBLE_DEVICES shows. Groups are
     gathered into its memory, and gradients are taken from there. None: the CPU.
+    collective: this rank's way to the others, if several processes train the model; each has a part
+    of it. docs/ranks.md says what all of them must do alike. None: one rank.
     Calls release Python's lock. Ctrl-C ends a call that waits, and the engine remains usable.
     """
 
     def __init__(self, settings: Any = None, *, nvme: Optional[str] = None,
-                 gpu: Optional[int] = None, overrides: Sequence[str] = ()) -> None:
+                 gpu: Optional[int] = None, overrides: Sequence[str] = (),
+                 collective: Optional[Collective] = None) -> None:
         handle = ctypes.c_void_p()
-        call("engine_create", ctypes.byref(_options(settings, nvme, overrides, gpu)),
+        self._table = _table_of(collective, gpu)
+        call("engine_create", ctypes.byref(_options(settings, nvme, overrides, gpu, self._table)),
              ctypes.byref(handle))
         self.gpu = gpu
         self._handle: Optional[int] = handle.value
         self._finalizer = weakref.finalize(self, _destroy, handle.value)
+        if self._table is not None:
+            _tables[handle.value] = self._table
         self._known: dict[str, _Known] = {}
         self._lent: dict[str, Any] = {}  # keeps the memory of lend_weights()
         self._lent_gradients: list = []  # until the next step
@@ -330,6 +354,7 @@ class Engine:
         handle, self._handle = self._handle, None
         self._finalizer.detach()
         call("engine_destroy", handle)
+        _tables.pop(handle, None)
 
     def __enter__(self) -> "Engine":
         return self
@@ -353,6 +378,10 @@ class Engine:
     def _call(self, name: str, *arguments: Any) -> None:
         try:
             call_to_the_end(name, self._live(), *arguments)
+        except Error as error:
+            if self._table is not None and self._table.failure is not None:
+                raise error from self._table.failure
+            raise
         finally:
             self._drain_log()
 
@@ -504,7 +533,8 @@ class Engine:
 
     def store(self, name: str, content: str = "weight", into: Any = None) -> memoryview:
         """A copy of one kind of content, for np.asarray(). 16-bit weights as uint16. into: writable
-        memory for it, such as an array; by default, new memory."""
+        memory for it, such as an array; by default, new memory, with zeros. With several ranks, it
+        receives the elements of this rank's part alone; gather() has all weights."""
         known, kind, dtype = self._content(name, content)
         element = _SIZES[dtype]
         size_bytes = known.size_bytes // _SIZES[known.dtype] * element
@@ -667,6 +697,14 @@ class Engine:
 
     def finish_step(self) -> None:
         self._call("engine_finish_step")
+
+    def exchange(self, mine: bytes) -> list[bytes]:
+        """With several ranks, what each of them gives, by rank; all give as many bytes. Between a
+        step() and the next gather it does not disturb what the ranks do ahead."""
+        ranks = 1 if self._table is None else self._table.struct.world_size
+        of_all = ctypes.create_string_buffer(max(1, ranks * len(mine)))
+        self._call("engine_exchange", _address_of(mine), len(mine), of_all, ranks * len(mine))
+        return [of_all.raw[r * len(mine):(r + 1) * len(mine)] for r in range(ranks)]
 
     # ---- reports ----
     def settings(self) -> dict:

@@ -16,6 +16,8 @@ const char* name_of(CallKind kind) noexcept {
       return "all_to_all";
     case CallKind::kExchange:
       return "exchange";
+    case CallKind::kAllToAllV:
+      return "all_to_all_v";
   }
   return "unknown call";
 }

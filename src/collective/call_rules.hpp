@@ -10,7 +10,7 @@
 #include "headrace/collective.hpp"
 
 namespace headrace::collective {
-enum class CallKind : std::uint8_t { kAllGather, kAllToAll, kExchange };
+enum class CallKind : std::uint8_t { kAllGather, kAllToAll, kExchange, kAllToAllV };
 const char* name_of(CallKind kind) noexcept;
 
 // One rank's side of a call, in the form in which it is sent. All of it must be equal on all ranks.

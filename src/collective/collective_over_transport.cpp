@@ -94,10 +94,13 @@ class CollectiveOverTransport final : public Collective {
   void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;
+  void all_to_all_v(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                    std::span<const DeviceSpan> take, std::uint64_t largest_bytes) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { watch_.abort(why); }
   bool takes_any_thread() const noexcept override { return true; }
+  bool has_all_to_all_v() const noexcept override { return true; }
   std::uint64_t host_bytes() const noexcept override {
     return staging_ ? staging_->size_bytes() : 0;
   }
@@ -113,8 +116,14 @@ class CollectiveOverTransport final : public Collective {
   void pass(const Begin& begin);
   void gather_in_place(std::span<const DeviceSpan> whole, Stream stream);
   void gather_staged(std::span<const DeviceSpan> whole, Stream stream);
-  void all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
-  void all_to_all_in_place(std::span<const DeviceSpan> give, std::byte* take, Stream stream);
+  // take[r] comes from rank r. `largest`: of the pieces of all ranks, in bytes.
+  struct Pieces {
+    std::span<const DeviceSpan> give, take;
+    std::uint64_t largest = 0;
+  };
+  void all_to_all(Lane lane, const Pieces& of, Stream stream);
+  void all_to_all_staged(Lane lane, const Pieces& of, Stream stream);
+  void all_to_all_in_place(Lane lane, const Pieces& of, Stream stream);
   void gather_messages(std::span<const std::byte> mine, std::byte* all);
   void compare(Post& mine);
 
@@ -125,6 +134,7 @@ class CollectiveOverTransport final : public Collective {
   std::optional<Staging> staging_;  // if the transport does not reach the device's memory
   std::vector<Post> posts_;         // of one exchange
   std::vector<Piece> give_, take_;
+  std::vector<DeviceSpan> taken_;  // of an all_to_all
   QueuedCalls queued_;
   PeerWatch watch_;
 };
@@ -229,66 +239,76 @@ void CollectiveOverTransport::all_gather(CollectiveTag tag, Stream stream,
   });
 }
 
-void CollectiveOverTransport::all_to_all_staged(std::span<const DeviceSpan> give, std::byte* take,
-                                                Stream stream) {
+// In rounds, as large as the staging memory allows: the same number on every rank.
+void CollectiveOverTransport::all_to_all_staged(Lane lane, const Pieces& of, Stream stream) {
   const std::uint32_t parts = 2 * world_size_;
   const std::uint64_t part = staging_->part_bytes(parts);
-  const std::uint64_t largest = largest_of(give);
-  const std::uint64_t own = give[rank_].size_bytes;
-  for (std::uint64_t at = 0; at < largest; at += part) {
+  const auto in_device = [](const DeviceSpan& piece, std::uint64_t at) {
+    return static_cast<std::byte*>(piece.data) + at;
+  };
+  for (std::uint64_t at = 0; at < of.largest; at += part) {
     give_.assign(world_size_, {});
     take_.assign(world_size_, {});
     for (std::uint32_t r = 0; r < world_size_; ++r) {
       if (r == rank_) continue;
-      give_[r] = {staging_->part(r, parts), part_at(give[r], at, part)};
-      take_[r] = {staging_->part(world_size_ + r, parts), part_at(give[rank_], at, part)};
+      give_[r] = {staging_->part(r, parts), part_at(of.give[r], at, part)};
+      take_[r] = {staging_->part(world_size_ + r, parts), part_at(of.take[r], at, part)};
       if (give_[r].size_bytes > 0)
-        device_->copy(stream, give_[r].data, static_cast<std::byte*>(give[r].data) + at,
-                      give_[r].size_bytes);
+        device_->copy(stream, give_[r].data, in_device(of.give[r], at), give_[r].size_bytes);
     }
     device_->synchronize(stream);
-    pass([&](Transport::Done done) {
-      transport_->all_to_all(Lane::kReduce, {}, give_, take_, done);
-    });
-    std::byte* to = take;
+    pass([&](Transport::Done done) { transport_->all_to_all(lane, {}, give_, take_, done); });
     for (std::uint32_t r = 0; r < world_size_; ++r) {
-      if (r == rank_) continue;
-      if (take_[r].size_bytes > 0)
-        device_->copy(stream, to + at, take_[r].data, take_[r].size_bytes);
-      to += own;
+      if (r != rank_ && take_[r].size_bytes > 0)
+        device_->copy(stream, in_device(of.take[r], at), take_[r].data, take_[r].size_bytes);
     }
     device_->synchronize(stream);
   }
 }
 
-void CollectiveOverTransport::all_to_all_in_place(std::span<const DeviceSpan> give, std::byte* take,
-                                                  Stream stream) {
+void CollectiveOverTransport::all_to_all_in_place(Lane lane, const Pieces& of, Stream stream) {
   if (device_ != nullptr) device_->synchronize(stream);
-  const std::uint64_t own = give[rank_].size_bytes;
   give_.clear();
   take_.clear();
   for (std::uint32_t r = 0; r < world_size_; ++r) {
-    give_.push_back({give[r].data, give[r].size_bytes});
-    take_.push_back(r == rank_ ? Piece{} : Piece{take, own});
-    if (r != rank_) take += own;
+    give_.push_back({of.give[r].data, of.give[r].size_bytes});
+    take_.push_back(r == rank_ ? Piece{} : Piece{of.take[r].data, of.take[r].size_bytes});
   }
-  pass([&](Transport::Done done) {
-    transport_->all_to_all(Lane::kReduce, stream, give_, take_, done);
-  });
+  pass([&](Transport::Done done) { transport_->all_to_all(lane, stream, give_, take_, done); });
+}
+
+void CollectiveOverTransport::all_to_all(Lane lane, const Pieces& of, Stream stream) {
+  if (of.largest == 0 || world_size_ == 1) return;
+  if (staged()) return all_to_all_staged(lane, of, stream);
+  all_to_all_in_place(lane, of, stream);
 }
 
 void CollectiveOverTransport::all_to_all(CollectiveTag tag, Stream stream,
                                          std::span<const DeviceSpan> give, void* take) {
   check_pieces(tag, give.size(), world_size_);
-  const std::uint64_t whole = total_of(give);
-  const Call call = make_call(CallKind::kAllToAll, tag, whole);
+  const Call call = make_call(CallKind::kAllToAll, tag, total_of(give));
   queued_.add(call);
   carry_out(call, [&] {
-    if (whole == 0 || world_size_ == 1) return;
-    auto* const to = static_cast<std::byte*>(take);
-    if (staged()) return all_to_all_staged(give, to, stream);
-    all_to_all_in_place(give, to, stream);
+    auto* to = static_cast<std::byte*>(take);
+    const std::uint64_t own = give[rank_].size_bytes;
+    taken_.clear();
+    for (std::uint32_t r = 0; r < world_size_; ++r) {
+      taken_.push_back(r == rank_ ? DeviceSpan{} : DeviceSpan{to, own});
+      if (r != rank_) to += own;
+    }
+    all_to_all(Lane::kReduce, {give, taken_, largest_of(give)}, stream);
   });
+}
+
+void CollectiveOverTransport::all_to_all_v(CollectiveTag tag, Stream stream,
+                                           std::span<const DeviceSpan> give,
+                                           std::span<const DeviceSpan> take,
+                                           std::uint64_t largest_bytes) {
+  check_pieces(tag, give.size(), world_size_);
+  check_pieces(tag, take.size(), world_size_);
+  const Call call = make_call(CallKind::kAllToAllV, tag, largest_bytes);
+  queued_.add(call);
+  carry_out(call, [&] { all_to_all(Lane::kGather, {give, take, largest_bytes}, stream); });
 }
 
 // `all` is world_size times as large as `mine`, which may lie in its place there already.

@@ -17,6 +17,11 @@ class CollectiveSelf final : public Collective {
   std::uint32_t world_size() const noexcept override { return 1; }
 
   void all_gather(CollectiveTag, Stream, std::span<const DeviceSpan>) override { check(); }
+  void all_to_all_v(CollectiveTag, Stream, std::span<const DeviceSpan>, std::span<const DeviceSpan>,
+                    std::uint64_t) override {
+    check();
+  }
+  bool has_all_to_all_v() const noexcept override { return true; }
   void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override { check(); }
   void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
     check();

@@ -38,6 +38,11 @@ void check_settings(const Settings& settings) {
               "call Settings::resolve_batch() first, no engine was made");
 }
 
+// Whose bytes to other nodes are counted apart.
+std::uint32_t ranks_of_node(const Settings& settings) {
+  return settings.zero_hpz_partition_size > 1 ? settings.zero_hpz_partition_size : 0;
+}
+
 void check_place(const Collective& collective) {
   if (collective.rank() < collective.world_size()) return;
   throw Error(Code::kInvalidArgument,
@@ -51,7 +56,8 @@ engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
     : settings(std::move(of)),
       device(options.device ? std::move(options.device) : device::make_device_host()),
       collective(std::make_shared<ranks::CountedCollective>(
-          options.collective ? std::move(options.collective) : collective::make_collective_self())),
+          options.collective ? std::move(options.collective) : collective::make_collective_self(),
+          ranks_of_node(settings))),
       log(one_at_a_time(std::move(options.log))),
       poll(std::move(options.poll)),
       trace_events(options.trace_events),
@@ -59,8 +65,6 @@ engine::Inputs::Inputs(Settings of, EngineOptions options, EngineParts replaced)
   check_settings(settings);
   check_place(*collective);
   collective->use_device(device);
-  if (collective->world_size() > 1 && !collective->takes_any_thread())
-    settings.rank_agreement = RankOrder::kEach;
   if (trace_events <= kMostTraceEvents) return;
   throw Error(Code::kInvalidArgument,
               "EngineOptions: trace_events = " + std::to_string(trace_events) + ": at most " +
@@ -116,7 +120,12 @@ void EngineCore::freeze() {
   registry_.check_frozen();
   engine::check_lending(inputs_, registry_);
   const ranks::LocalRanks local = ranks::find_local_ranks(*inputs_.collective);
-  const std::string settings = settings::lines_of(inputs_.settings);
+  const bool any_thread = inputs_.collective->takes_any_thread();
+  const std::string settings =
+      settings::lines_of(inputs_.settings) +
+      "Collective::takes_any_thread() = " + (any_thread ? "true" : "false") + "\n";
+  if (inputs_.collective->world_size() > 1 && !any_thread)
+    inputs_.settings.rank_agreement = RankOrder::kEach;
   std::vector<std::string> given = inputs_.settings.nvme_paths;
   for (std::string& path : inputs_.settings.nvme_paths)
     path = ranks::path_of_rank(path, inputs_.collective->rank(), local.local_rank);

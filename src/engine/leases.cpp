@@ -12,13 +12,14 @@ Leases::Leases(const Parts& parts)
       in_place_(p_.registry.groups().size()),
       in_slots_(p_.registry.groups().size()),
       waits_(p_.registry.groups().size()) {
-  pieces_.reserve(p_.partition.world_size);
+  give_.reserve(p_.partition.world_size);
+  take_.reserve(p_.partition.world_size);
   if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->use_slots(*this);
 }
 
 std::uint64_t Leases::bookkeeping_bytes(const partition::Partition& partition) noexcept {
   return partition.group_sections.size() * (2 * sizeof(std::atomic<std::uint32_t>) + sizeof(Wait)) +
-         partition.world_size * sizeof(DeviceSpan);
+         2 * partition.world_size * sizeof(DeviceSpan);
 }
 
 void Leases::Wait::add(Clock::time_point began, Clock::time_point updated,
@@ -96,7 +97,7 @@ void Leases::meet_and_join(const Gathered& lease) {
   const auto one_at_a_time = p_.ranks.lock();
   const ranks::WaitedFor::Span span(p_.gradients.waits().gather);
   const ranks::RankAgreement agreed =
-      p_.gradients.meet_for_gather(lease.group_, !joined(lease.slot_));
+      p_.gradients.meet_for_gather(lease.group_, lacks(lease.slot_));
   join(lease.slot_, lease.group_, agreed.join, lease.stream_);
   p_.gradients.end_gather(lease.group_, agreed);
 }
@@ -109,27 +110,80 @@ std::optional<std::uint32_t> Leases::take(GroupId group) noexcept {
   }
 }
 
-bool Leases::joined(std::uint32_t slot) const noexcept { return p_.gather_slots[slot].joined(); }
+ranks::Join Leases::lacks(std::uint32_t slot) const noexcept {
+  if (p_.gather_slots[slot].joined()) return ranks::Join::kNone;
+  return p_.gather_slots[slot].has_node_shard() ? ranks::Join::kWithinNode : ranks::Join::kAll;
+}
 
-void Leases::join(std::uint32_t index, GroupId group, bool needs, Stream stream) {
+void Leases::join(std::uint32_t index, GroupId group, ranks::Join what, Stream stream) {
   tiles::GatherSlot& slot = p_.gather_slots[index];
+  // Another rank has slept, and lost what it kept for its node.
+  if (what == ranks::Join::kAll && !slot.joined() && slot.has_node_shard())
+    p_.calls.run_apart([&] { return p_.gather_slots.add_own_shard(index); });
   slot.wait_until_there(stream);
-  if (!needs) return;
+  if (what == ranks::Join::kNone) return;
   // Joined again for another rank: the same bytes once more, but not while they are read.
   if (slot.joined()) slot.wait_for_readers(stream);
-  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-    const partition::Section& section = p_.partition.sections[s];
-    std::byte* const memory = slot.memory() + p_.plan.sections[s].joined_offset_bytes;
-    const std::uint64_t element_bytes = size_bytes(section.dtype);
-    pieces_.clear();
-    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-      const partition::Shard shard = p_.partition.shard_of(section, r);
-      pieces_.push_back(
-          {memory + shard.first_element * element_bytes, shard.elements * element_bytes});
-    }
-    p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream, pieces_);
-  }
+  for (const std::uint32_t s : p_.partition.group_sections[group.index])
+    join_section(s, group, what, slot.memory() + p_.plan.sections[s].joined_offset_bytes, stream);
+  tiles::NodeShards& nodes = p_.gather_slots.node_shards();
+  if (nodes.used() && !nodes.holds(group)) nodes.keep(group, slot.memory(), stream);
   slot.set_joined(stream);  // only now: a gather that failed is joined again
+}
+
+void Leases::join_section(std::uint32_t index, GroupId group, ranks::Join what, std::byte* memory,
+                          Stream stream) {
+  const partition::Section& section = p_.partition.sections[index];
+  const std::uint64_t element_bytes = size_bytes(section.dtype);
+  const auto span_of = [&](const partition::Shard& shard) {
+    return DeviceSpan{memory + shard.first_element * element_bytes, shard.elements * element_bytes};
+  };
+  if (p_.plan.node_ranks > 0) {
+    if (what == ranks::Join::kAll) spread_to_nodes(section, group, span_of, stream);
+    return join_within_node(section, group, span_of, stream);
+  }
+  give_.clear();
+  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
+    give_.push_back(span_of(p_.partition.shard_of(section, r)));
+  p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream, give_);
+}
+
+// Each shard goes to one rank of every node: the one that keeps it for its node.
+template <class SpanOf>
+void Leases::spread_to_nodes(const partition::Section& section, GroupId group,
+                             const SpanOf& span_of, Stream stream) {
+  const std::uint32_t world = p_.partition.world_size, own = p_.partition.rank;
+  const std::uint32_t node_ranks = p_.plan.node_ranks, nodes = world / node_ranks;
+  const auto keeps = [&](std::uint32_t rank, std::uint32_t shard) {
+    return rank % node_ranks == shard / nodes;
+  };
+  give_.assign(world, {});
+  take_.assign(world, {});
+  for (std::uint32_t r = 0; r < world; ++r) {
+    if (keeps(r, own)) give_[r] = span_of(p_.partition.shard_of(section, own));
+    if (keeps(own, r)) take_[r] = span_of(p_.partition.shard_of(section, r));
+  }
+  p_.ranks.collective().all_to_all_v(
+      p_.ranks.next("gather across nodes of ", group), stream, give_, take_,
+      p_.partition.largest_shard_elements(section) * size_bytes(section.dtype));
+}
+
+template <class SpanOf>
+void Leases::join_within_node(const partition::Section& section, GroupId group,
+                              const SpanOf& span_of, Stream stream) {
+  const std::uint32_t node_ranks = p_.plan.node_ranks, index = p_.partition.rank % node_ranks;
+  const std::uint32_t first = p_.partition.rank - index;
+  const DeviceSpan own = span_of(p_.partition.node_shard(section, index, node_ranks));
+  std::uint64_t largest = 0;
+  give_.assign(p_.partition.world_size, {});
+  take_.assign(p_.partition.world_size, {});
+  for (std::uint32_t i = 0; i < node_ranks; ++i) {
+    give_[first + i] = own;
+    take_[first + i] = span_of(p_.partition.node_shard(section, i, node_ranks));
+    largest = std::max<std::uint64_t>(largest, take_[first + i].size_bytes);
+  }
+  p_.ranks.collective().all_to_all_v(p_.ranks.next("gather within nodes of ", group), stream, give_,
+                                     take_, largest);
 }
 
 void Leases::give_back(std::uint32_t slot, Stream stream) noexcept {

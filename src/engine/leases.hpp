@@ -58,8 +58,8 @@ class Leases final : public ranks::JoinSlots {
 
   // ---- of gathers that are joined ahead ----
   std::optional<std::uint32_t> take(GroupId group) noexcept override;
-  bool joined(std::uint32_t slot) const noexcept override;
-  void join(std::uint32_t slot, GroupId group, bool needs, Stream stream) override;
+  ranks::Join lacks(std::uint32_t slot) const noexcept override;
+  void join(std::uint32_t slot, GroupId group, ranks::Join what, Stream stream) override;
   void give_back(std::uint32_t slot, Stream stream) noexcept override;
 
  private:
@@ -76,14 +76,22 @@ class Leases final : public ranks::JoinSlots {
   Gathered lease_slot(GroupId group, Stream stream);
   std::optional<Gathered> lease_joined(GroupId group, Stream stream);
   void meet_and_join(const Gathered& lease);
+  void join_section(std::uint32_t section, GroupId group, ranks::Join what, std::byte* memory,
+                    Stream stream);
+  template <class SpanOf>
+  void spread_to_nodes(const partition::Section& section, GroupId group, const SpanOf& span_of,
+                       Stream stream);
+  template <class SpanOf>
+  void join_within_node(const partition::Section& section, GroupId group, const SpanOf& span_of,
+                        Stream stream);
   void end_gathers() const noexcept;
   [[noreturn]] void refuse(GroupId leased, const char* call) const;
 
   const Parts p_;
   // Per group, the number of leases: of resident bytes, and of slots.
   std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
-  std::vector<Wait> waits_;         // per group
-  std::vector<DeviceSpan> pieces_;  // of one all_gather; of the thread that joins
+  std::vector<Wait> waits_;              // per group
+  std::vector<DeviceSpan> give_, take_;  // of one call; of the thread that joins
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };
 }  // namespace headrace::engine

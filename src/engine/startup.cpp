@@ -74,6 +74,7 @@ std::unique_ptr<Running> Startup::run() {
       partition::make_partition(registry_.shapes(), in_.settings.tile_elements,
                                 in_.collective->rank(), in_.collective->world_size());
   residency::Plan plan = make_plan(partition);
+  refuse_nodes(plan);
   if (!store_ || !store_->exists()) refuse_without_room(plan);
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
@@ -111,6 +112,15 @@ void Startup::refuse_tables() const {
                   "); nothing was allocated. Check the shapes, or run where there is more memory.");
 }
 
+void Startup::refuse_nodes(const residency::Plan& plan) const {
+  if (plan.node_ranks == 0 || in_.collective->has_all_to_all_v()) return;
+  throw Error(
+      Code::kUnsupported,
+      "zero_optimization.zero_hpz_partition_size is " + std::to_string(plan.node_ranks) +
+          ", and this collective has no all_to_all_v; nothing was allocated. Set it to 1, or "
+          "implement all_to_all_v (headrace/collective.hpp).");
+}
+
 std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
   return sizeof(EngineCore) + sizeof(Running) + registry_.bookkeeping_bytes() +
          partition.bookkeeping_bytes() +
@@ -118,6 +128,7 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
          Epochs::bookkeeping_bytes(in_.settings) + ranks::Gradients::bookkeeping_bytes(partition) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
+         tiles::NodeShards::bookkeeping_bytes(partition) +
          ranks::RankCalls::bookkeeping_bytes(registry_, partition.world_size,
                                              ranks::GradientSums::pack_bytes(partition)) +
          base::TraceRecorder::bookkeeping_bytes(in_.trace_events) +

@@ -38,6 +38,7 @@ class Startup {
   // ---- the plan ----
   std::uint64_t machine_left_bytes() const;
   void refuse_tables() const;
+  void refuse_nodes(const residency::Plan& plan) const;
   std::uint64_t bookkeeping_bytes(const partition::Partition& partition) const;
   std::uint64_t commit_bytes(const partition::Partition& partition) const;
   std::uint64_t registration_bytes(const partition::Partition& partition) const;

@@ -131,6 +131,13 @@ Shard Partition::shard_of(const Section& section, std::uint32_t of_rank) const {
   return {first, below(of_rank + std::uint64_t{1}) - first};
 }
 
+Shard Partition::node_shard(const Section& section, std::uint32_t index,
+                            std::uint32_t node_ranks) const {
+  const std::uint32_t nodes = world_size / node_ranks;
+  const std::uint64_t first = shard_of(section, index * nodes).first_element;
+  return {first, shard_of(section, (index + 1) * nodes - 1).end() - first};
+}
+
 std::uint64_t Partition::largest_shard_elements(const Section& section) const {
   return std::min(base::ceil_div(blocks_of(section), world_size) * kBlockElements,
                   section.buffer_elements);
@@ -195,6 +202,27 @@ SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t
     const std::uint64_t bytes = size_bytes(section.dtype);
     sent.gathered += own * (partition.world_size - 1) * bytes;
     if (!section.frozen) sent.reduced += (section.buffer_elements - own) * bytes;
+  }
+  return sent;
+}
+
+SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
+                              std::uint32_t node_ranks) {
+  SentWithNodes sent;
+  const std::uint32_t nodes = partition.world_size / node_ranks;
+  const std::uint32_t index = rank % node_ranks, node = rank - index;
+  for (const std::uint32_t s : partition.group_sections[group]) {
+    const Section& section = partition.sections[s];
+    const std::uint64_t bytes = size_bytes(section.dtype);
+    const std::uint64_t own = partition.shard_of(section, rank).elements * bytes;
+    const std::uint64_t here = partition.shard_of(section, node + node_ranks - 1).end() -
+                               partition.shard_of(section, node).first_element;
+    const bool keeps_own = index == rank / nodes;
+    sent.spread_beyond += own * (nodes - 1);
+    sent.spread += own * (keeps_own ? nodes - 1 : nodes);
+    sent.joined +=
+        partition.node_shard(section, index, node_ranks).elements * bytes * (node_ranks - 1);
+    if (!section.frozen) sent.reduced_beyond += (section.buffer_elements - here) * bytes;
   }
   return sent;
 }

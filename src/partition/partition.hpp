@@ -98,6 +98,9 @@ struct Partition {
   }
   const Section& section_of(std::uint32_t tile) const { return sections[tiles[tile].section]; }
   Shard shard_of(const Section& section, std::uint32_t of_rank) const;
+  // Of a section, what the index-th of `node_ranks` ranks keeps for its node: the shards of
+  // world_size / node_ranks ranks in a row. Those of a node are the whole section.
+  Shard node_shard(const Section& section, std::uint32_t index, std::uint32_t node_ranks) const;
   // No rank has more. A rank with as many blocks has less only if one of them is the last.
   std::uint64_t largest_shard_elements(const Section& section) const;
   std::uint32_t owner_of(const Section& section, std::uint64_t element) const;
@@ -129,6 +132,17 @@ struct SentBytes {
   std::uint64_t reduced = 0;   // the other ranks' shards of what is trained
 };
 SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank);
+
+// The same with nodes. A gather sends each shard to one rank of every node, the one that keeps it
+// there; then these send what they keep to the others of their node.
+struct SentWithNodes {
+  std::uint64_t spread = 0;  // its own shards
+  std::uint64_t joined = 0;  // what it keeps, node_ranks - 1 times
+  // Of `spread`, and of SentBytes::reduced, to the ranks of other nodes.
+  std::uint64_t spread_beyond = 0, reduced_beyond = 0;
+};
+SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
+                              std::uint32_t node_ranks);
 
 // `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
 // across the groups.

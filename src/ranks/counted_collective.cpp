@@ -12,15 +12,26 @@
 namespace headrace::ranks {
 using Clock = std::chrono::steady_clock;
 
-void CountedCollective::Counts::add(Clock::time_point begin, std::uint64_t sent) noexcept {
+void CountedCollective::Counts::add(Clock::time_point begin, const Sent& sent) noexcept {
   const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin);
   ++calls;
-  sent_bytes += sent;
+  sent_bytes += sent.bytes;
+  to_other_nodes += sent.to_other_nodes;
   nanoseconds += static_cast<std::uint64_t>(spent.count());
 }
 
 CollectiveCalls CountedCollective::Counts::stats() const noexcept {
-  return {calls.load(), sent_bytes.load(), 1e-9 * static_cast<double>(nanoseconds.load())};
+  return {calls.load(), sent_bytes.load(), 1e-9 * static_cast<double>(nanoseconds.load()),
+          to_other_nodes.load()};
+}
+
+bool CountedCollective::in_node(std::uint32_t other) const noexcept {
+  return node_ranks_ == 0 || other / node_ranks_ == rank() / node_ranks_;
+}
+
+CountedCollective::Sent CountedCollective::to_each(std::uint64_t bytes) const noexcept {
+  const std::uint32_t outside = node_ranks_ == 0 ? 0 : world_size() - node_ranks_;
+  return {bytes * (world_size() - 1), bytes * outside};
 }
 
 // Within a handler. A refused argument ends nothing: the same call may be made with another.
@@ -41,9 +52,19 @@ void CountedCollective::tell_of_failure(const char* name, CollectiveTag tag) noe
   counted_->abort("a call failed on this rank");
 }
 
+CountedCollective::Sent CountedCollective::sent_of(
+    std::span<const DeviceSpan> give) const noexcept {
+  Sent sent;
+  for (std::uint32_t r = 0; r < give.size(); ++r) {
+    if (r != rank()) sent.bytes += give[r].size_bytes;
+    if (!in_node(r)) sent.to_other_nodes += give[r].size_bytes;
+  }
+  return sent;
+}
+
 template <class Call>
-void CountedCollective::make(const char* name, Counts& counts, CollectiveTag tag,
-                             std::uint64_t sent_bytes, const Call& call) {
+void CountedCollective::make(const char* name, Counts& counts, CollectiveTag tag, const Sent& sent,
+                             const Call& call) {
   const auto begin = Clock::now();
   try {
     call();
@@ -51,28 +72,33 @@ void CountedCollective::make(const char* name, Counts& counts, CollectiveTag tag
     tell_of_failure(name, tag);
     throw;
   }
-  counts.add(begin, sent_bytes);
+  counts.add(begin, sent);
 }
 
 void CountedCollective::all_gather(CollectiveTag tag, Stream stream,
                                    std::span<const DeviceSpan> whole) {
-  make("all_gather", all_gathers_, tag, whole[rank()].size_bytes * (world_size() - 1),
+  make("all_gather", all_gathers_, tag, to_each(whole[rank()].size_bytes),
        [&] { counted_->all_gather(tag, stream, whole); });
 }
 
 void CountedCollective::all_to_all(CollectiveTag tag, Stream stream,
                                    std::span<const DeviceSpan> give, void* take) {
-  std::uint64_t sent_bytes = 0;
-  for (std::uint32_t r = 0; r < give.size(); ++r) {
-    if (r != rank()) sent_bytes += give[r].size_bytes;
-  }
-  make("all_to_all", all_to_alls_, tag, sent_bytes,
+  make("all_to_all", all_to_alls_, tag, sent_of(give),
        [&] { counted_->all_to_all(tag, stream, give, take); });
+}
+
+// Of weights.
+void CountedCollective::all_to_all_v(CollectiveTag tag, Stream stream,
+                                     std::span<const DeviceSpan> give,
+                                     std::span<const DeviceSpan> take,
+                                     std::uint64_t largest_bytes) {
+  make("all_to_all_v", all_gathers_, tag, sent_of(give),
+       [&] { counted_->all_to_all_v(tag, stream, give, take, largest_bytes); });
 }
 
 void CountedCollective::exchange(CollectiveTag tag, std::span<const std::byte> mine,
                                  std::span<std::byte> all) {
-  make("exchange", exchanges_, tag, mine.size() * (world_size() - 1),
+  make("exchange", exchanges_, tag, to_each(mine.size()),
        [&] { counted_->exchange(tag, mine, all); });
 }
 
@@ -83,6 +109,7 @@ void CountedCollective::add_stats(Stats& stats) const noexcept {
   for (const CollectiveCalls& of : {stats.all_gathers, stats.all_to_alls, stats.exchanges}) {
     stats.collective_calls += of.calls;
     stats.collective_sent_bytes += of.sent_bytes;
+    stats.collective_sent_to_other_nodes_bytes += of.sent_to_other_nodes_bytes;
     stats.collective_seconds += of.seconds;
   }
 }

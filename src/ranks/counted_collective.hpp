@@ -16,7 +16,10 @@ namespace headrace::ranks {
 // Threads: the seam's; add_stats() from any.
 class CountedCollective final : public Collective {
  public:
-  explicit CountedCollective(std::shared_ptr<Collective> counted) : counted_(std::move(counted)) {}
+  // `node_ranks`: the ranks of a node, if what leaves it is to be counted apart; else 0.
+  explicit CountedCollective(std::shared_ptr<Collective> counted, std::uint32_t node_ranks = 0)
+      : counted_(std::move(counted)),
+        node_ranks_(node_ranks < counted_->world_size() ? node_ranks : 0) {}
 
   std::uint32_t rank() const noexcept override { return counted_->rank(); }
   std::uint32_t world_size() const noexcept override { return counted_->world_size(); }
@@ -24,27 +27,38 @@ class CountedCollective final : public Collective {
   void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;
+  void all_to_all_v(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                    std::span<const DeviceSpan> take, std::uint64_t largest_bytes) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
   void abort(std::string_view why) noexcept override { counted_->abort(why); }
   std::uint64_t host_bytes() const noexcept override { return counted_->host_bytes(); }
   bool takes_any_thread() const noexcept override { return counted_->takes_any_thread(); }
+  bool has_all_to_all_v() const noexcept override { return counted_->has_all_to_all_v(); }
 
   void add_stats(Stats& stats) const noexcept;
 
  private:
+  // In bytes: all of them, and those to the ranks of other nodes.
+  struct Sent {
+    std::uint64_t bytes = 0, to_other_nodes = 0;
+  };
   struct Counts {
-    std::atomic<std::uint64_t> calls{0}, sent_bytes{0}, nanoseconds{0};
-    void add(std::chrono::steady_clock::time_point begin, std::uint64_t sent) noexcept;
+    std::atomic<std::uint64_t> calls{0}, sent_bytes{0}, to_other_nodes{0}, nanoseconds{0};
+    void add(std::chrono::steady_clock::time_point begin, const Sent& sent) noexcept;
     CollectiveCalls stats() const noexcept;
   };
+  Sent to_each(std::uint64_t bytes) const noexcept;
+  Sent sent_of(std::span<const DeviceSpan> give) const noexcept;
+  bool in_node(std::uint32_t other) const noexcept;
   // Makes the call, and counts it if it passes.
   template <class Call>
-  void make(const char* name, Counts& counts, CollectiveTag tag, std::uint64_t sent_bytes,
+  void make(const char* name, Counts& counts, CollectiveTag tag, const Sent& sent,
             const Call& call);
   void tell_of_failure(const char* name, CollectiveTag tag) noexcept;
 
   const std::shared_ptr<Collective> counted_;
+  const std::uint32_t node_ranks_;
   Counts all_gathers_, all_to_alls_, exchanges_;
 };
 }  // namespace headrace::ranks

@@ -137,7 +137,7 @@ RankAgreement Gradients::meet(const RankCall& call) {
   return agreed;
 }
 
-RankAgreement Gradients::meet_for_gather(GroupId group, bool join) {
+RankAgreement Gradients::meet_for_gather(GroupId group, Join join) {
   return meet(runner_->gather_call(group, join, !any_arrived()));
 }
 

@@ -63,7 +63,7 @@ class Gradients {
   // With several ranks. The caller holds the ranks' lock, in which this rank begins a gather. A
   // slot: joined ahead, and leased. No value: the caller fills one, then has the ranks meet for it.
   std::optional<std::uint32_t> begin_gather(GroupId group) { return runner_->begin_gather(group); }
-  RankAgreement meet_for_gather(GroupId group, bool join);
+  RankAgreement meet_for_gather(GroupId group, Join join);
   // After the join of that gather is queued: from here on, the runner may make calls.
   void end_gather(GroupId group, const RankAgreement& agreed) {
     runner_->end_gather(group, agreed.clean);

@@ -159,7 +159,7 @@ RankAgreement RankCalls::agreement(const RankCall& mine) {
   agreement.attached = attached_bytes_ > 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const Said& one = said(r);
-    agreement.join = agreement.join || one.join != 0;
+    agreement.join = std::max(agreement.join, one.join);
     agreement.clean = agreement.clean && one.clean != 0;
     agreement.holds_commits = agreement.holds_commits || one.holds_commits != 0;
     agreement.left = agreement.left || one.kind == RankCall::Kind::kLeave;

@@ -59,6 +59,10 @@ struct StepTerms {
   bool holds_commits = false;  // may differ: a background save of this rank reads the last commit
 };
 
+// What a gather still has to join: nothing, the parts that the ranks of a node keep for it
+// (tiles/node_shards.hpp), or the shards of all ranks.
+enum class Join : std::uint8_t { kNone, kWithinNode, kAll };
+
 // The next call of one rank. `wide`: gradients will have another dtype than their section.
 struct RankCall {
   enum class Kind : std::uint8_t {
@@ -82,10 +86,10 @@ struct RankCall {
   Kind kind = Kind::kStep;
   GroupId group = {};          // for kOpenBucket, kGather, kJoinAhead and kReduce
   std::uint32_t position = 0;  // for the same: the number of gathers before it in the step
-  bool join = false;     // for kGather and kJoinAhead: the other ranks' shards are not here yet
-  bool wide = false;     // for kOpenBucket
-  bool clean = false;    // for kGather: this rank has no gradient of this step
-  StepTerms terms = {};  // for kStep
+  Join join = Join::kNone;     // for kGather and kJoinAhead: what this rank lacks
+  bool wide = false;           // for kOpenBucket
+  bool clean = false;          // for kGather: this rank has no gradient of this step
+  StepTerms terms = {};        // for kStep
 };
 
 // The next action of all ranks. Without `open`, all of them are at the same call.
@@ -94,7 +98,7 @@ struct RankAgreement {
   std::uint32_t position = 0;   // of that
   bool wide = false;            // some rank needs it
   bool served = false;          // this rank may add to that group's; else it asks again
-  bool join = false;            // some rank lacks shards
+  Join join = Join::kNone;      // the most that some rank lacks
   bool clean = false;           // all ranks are
   bool left = false;            // some rank is not in the recorded order: nothing is done
   bool holds_commits = false;   // some rank does
@@ -142,7 +146,7 @@ class RankCalls {
     std::uint32_t group = 0;
     std::uint32_t position = 0;
     RankCall::Kind kind = RankCall::Kind::kStep;
-    std::uint8_t join = 0;
+    Join join = Join::kNone;
     std::uint8_t wide = 0;
     std::uint8_t clean = 0;
     std::uint8_t holds_commits = 0;

@@ -134,7 +134,7 @@ std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
   return std::nullopt;
 }
 
-RankCall SequenceRunner::gather_call(GroupId group, bool join, bool clean) const {
+RankCall SequenceRunner::gather_call(GroupId group, Join join, bool clean) const {
   const Lock lock(mutex_);
   return {.kind = RankCall::Kind::kGather,
           .group = group,
@@ -334,7 +334,7 @@ bool SequenceRunner::carry_out(const Sequence::Entry& entry, bool prepared) {
   RankCall say{.kind = joins ? RankCall::Kind::kJoinAhead : RankCall::Kind::kReduce,
                .group = entry.group,
                .position = entry.at,
-               .join = taken_ && !slots_->joined(*taken_)};
+               .join = taken_ ? slots_->lacks(*taken_) : Join::kNone};
   if (!prepared) say = {.kind = RankCall::Kind::kLeave};
   const auto present = joins ? std::span<const std::uint8_t>{}
                              : p_.bucket.present(entry.group, prepared ? reduced_ : nullptr);

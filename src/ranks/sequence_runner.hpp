@@ -51,10 +51,10 @@ class JoinSlots {
   // the trainer. No value if there is none for now, for whatever cause: the trainer's own gather
   // finds it again, and throws it.
   virtual std::optional<std::uint32_t> take(GroupId group) noexcept = 0;
-  virtual bool joined(std::uint32_t slot) const noexcept = 0;
-  // After the ranks have agreed. Collective if some rank `needs` it; this one may have joined it
-  // before.
-  virtual void join(std::uint32_t slot, GroupId group, bool needs, Stream stream) = 0;
+  virtual Join lacks(std::uint32_t slot) const noexcept = 0;
+  // After the ranks have agreed. Collective if some rank lacks something; this one may have joined
+  // it before.
+  virtual void join(std::uint32_t slot, GroupId group, Join what, Stream stream) = 0;
   // The trainer's too. Work on `stream` may still write to the slot.
   virtual void give_back(std::uint32_t slot, Stream stream) noexcept = 0;
 };
@@ -85,7 +85,7 @@ class SequenceRunner {
   // A gather begins. Returns the slot of the join that was made ahead for it, leased. No value: the
   // caller meets the others in gather_call(), joins, and then says that it has.
   std::optional<std::uint32_t> begin_gather(GroupId group);
-  RankCall gather_call(GroupId group, bool join, bool clean) const;
+  RankCall gather_call(GroupId group, Join join, bool clean) const;
   void end_gather(GroupId group, bool all_clean);
 
   // Takes a gradient. False: the caller adds it to the bucket, at position().

@@ -60,6 +60,12 @@ bool keeps_joined(const PlanInputs& in) {
   return in.partition->world_size > 1 && in.settings.zero_stage < 3;
 }
 
+std::uint32_t node_ranks(const PlanInputs& in) {
+  const std::uint32_t ranks = in.settings.zero_hpz_partition_size;
+  const bool copies = ranks > 1 && ranks < in.partition->world_size;
+  return copies && !has_slot_per_group(in) ? ranks : 0;
+}
+
 bool has_slot_per_group(const PlanInputs& in) {
   return keeps_joined(in) ||
          (!in.device_shares_host_memory && in.settings.offload_parameters == OffloadDevice::kNone);
@@ -88,6 +94,8 @@ class Layout {
 
   Plan run() && {
     add_weights();
+    plan_.node_ranks = node_ranks(in_);
+    if (plan_.node_ranks > 0) add_node_shards();
     add_gradients();
     add_records();
     const Groups groups = measure_groups();
@@ -131,6 +139,7 @@ class Layout {
   }
 
   void add_weights();
+  void add_node_shards();
   void add_gradients();
   void add_records();
   Groups measure_groups();
@@ -161,6 +170,16 @@ void Layout::add_weights() {
     } else if (out.weight == Tier::kHost) {
       out.resident_weight = take(bytes, "parameters");
     }
+  }
+}
+
+void Layout::add_node_shards() {
+  for (std::size_t s = 0; s < part_.sections.size(); ++s) {
+    const Section& section = part_.sections[s];
+    const partition::Shard kept =
+        part_.node_shard(section, part_.rank % plan_.node_ranks, plan_.node_ranks);
+    plan_.sections[s].node_shard =
+        take(kept.elements * size_bytes(section.dtype), "parameters kept for the node");
   }
 }
 

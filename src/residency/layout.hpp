@@ -28,13 +28,20 @@ bool keeps_joined(const PlanInputs& inputs);
 // They do, or parameters are to stay on a device with memory of its own.
 bool has_slot_per_group(const PlanInputs& inputs);
 
+// The ranks of a node that keeps a copy of what they have joined; 0: none does.
+std::uint32_t node_ranks(const PlanInputs& inputs);
+
 // How often each group is gathered from elsewhere in a step: in forward and backward, unless its
 // slot still has it.
 std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micro_batches);
 // Bytes of parameters and gradients that a rank sends to the others. `gathers`: of each group.
-double sent_per_step(const partition::Partition& partition,
-                     const std::vector<std::uint32_t>& gathers, std::uint32_t micro_batches,
-                     std::uint32_t rank);
+struct SentPerStep {
+  double bytes = 0;
+  double to_other_nodes = 0;  // 0 without nodes
+};
+SentPerStep sent_per_step(const Plan& plan, const partition::Partition& partition,
+                          const std::vector<std::uint32_t>& gathers, std::uint32_t micro_batches,
+                          std::uint32_t rank);
 
 inline constexpr const char* kDeviceUpdateRow = "updates on the device";
 

@@ -241,6 +241,7 @@ Plan plan_with_device_updates_or_without(const PlanInputs& inputs) {
 Plan make_plan(const PlanInputs& inputs) {
   HEADRACE_CHECK(inputs.groups.size() == inputs.partition->group_sections.size(),
                  "traits for every group");
+  refuse_nodes(inputs);
   if (inputs.settings.update_on == UpdateOn::kAuto)
     return plan_with_device_updates_or_without(inputs);
   if (inputs.settings.update_on == UpdateOn::kDevice && inputs.device_shares_host_memory) {

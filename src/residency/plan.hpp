@@ -94,7 +94,8 @@ struct SectionPlan {
   bool lends_weights = false;             // in host memory of the trainer
   std::uint64_t joined_offset_bytes = 0;  // position of its group's joined sections
   DType gradient_dtype = DType::kF32;
-  Range gradient;  // this rank's shard
+  Range gradient;    // this rank's shard
+  Range node_shard;  // what it keeps for its node (Partition::node_shard), if Plan::node_ranks
 };
 struct TilePlan {
   Tier record = Tier::kHost;
@@ -124,6 +125,8 @@ struct Plan {
   std::vector<std::uint64_t> gather_slot_offset_bytes;  // one per slot
   std::uint64_t gather_bytes = 0;                       // of all
   Range gather_slot_memory;                             // empty if they are in device memory
+  // Several ranks of each node keep a copy of what they have joined in a step. 0: none does.
+  std::uint32_t node_ranks = 0;
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;
@@ -160,7 +163,7 @@ struct Plan {
 };
 
 // Throws headrace::Error kOutOfBudget with the table, the limit, the smallest sufficient budget,
-// and a sufficient tile size if there is one.
+// and a sufficient tile size if there is one; kInvalidArgument if nodes do not make up the world.
 Plan make_plan(const PlanInputs& inputs);
 
 // Assigns the plan's tiles to other drives than those it was made for. That changes their places on

@@ -61,13 +61,33 @@ std::string parameters_not_kept(PlanInputs in, const Choice& choice, std::uint64
   return "Set zero_optimization.stage to 3, where parameters do not stay joined: it would be " +
          std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
 }
+// What it would be without the copies that nodes keep.
+std::string nothing_for_nodes(PlanInputs in, const Choice& choice) {
+  if (node_ranks(in) == 0) return "";
+  in.settings.zero_hpz_partition_size = 1;
+  const std::uint64_t bytes = lay_out(in, choice).report.host_bytes;
+  return "Set zero_optimization.zero_hpz_partition_size to 1, where no node keeps a copy of the "
+         "parameters: it would be " +
+         std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
+}
 }  // namespace
+
+void refuse_nodes(const PlanInputs& in) {
+  const std::uint32_t ranks = node_ranks(in), world = in.partition->world_size;
+  if (ranks == 0 || world % ranks == 0) return;
+  const auto text = [](std::uint32_t number) { return std::to_string(number); };
+  throw Error(Code::kInvalidArgument,
+              "zero_optimization.zero_hpz_partition_size is " + text(ranks) + ", and " +
+                  text(world) + " ranks do not make up whole nodes of " + text(ranks) +
+                  "; nothing was allocated. Set it to the number of ranks of each node, or to 1.");
+}
 
 void refuse_host(const PlanInputs& in, const Choice& choice, const Plan& least,
                  std::uint64_t limit) {
   const std::uint64_t smallest = least.report.host_bytes, left = in.machine_left_bytes;
   const bool machine = left != 0 && smallest > left;
   std::string offload = parameters_not_kept(in, choice, smallest);
+  if (offload.empty()) offload = nothing_for_nodes(in, choice);
   if (offload.empty()) offload = more_on_nvme(in, choice, smallest);
   const std::string tiles =
       offload.empty() ? smaller_tiles(in, smallest, machine ? left : limit) : std::string();

@@ -71,14 +71,25 @@ std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micr
   return gathers;
 }
 
-double sent_per_step(const Partition& partition, const std::vector<std::uint32_t>& gathers,
-                     std::uint32_t micro_batches, std::uint32_t rank) {
-  double bytes = 0;
+SentPerStep sent_per_step(const Plan& plan, const Partition& partition,
+                          const std::vector<std::uint32_t>& gathers, std::uint32_t micro_batches,
+                          std::uint32_t rank) {
+  SentPerStep all;
   for (std::uint32_t g = 0; g < gathers.size(); ++g) {
     const partition::SentBytes sent = partition::sent_by(partition, g, rank);
-    bytes += static_cast<double>(gathers[g] * sent.gathered + micro_batches * sent.reduced);
+    if (plan.node_ranks == 0) {
+      all.bytes += static_cast<double>(gathers[g] * sent.gathered + micro_batches * sent.reduced);
+      continue;
+    }
+    const partition::SentWithNodes nodes =
+        partition::sent_with_nodes(partition, g, rank, plan.node_ranks);
+    const std::uint32_t first = std::min(gathers[g], 1u);
+    all.bytes += static_cast<double>(first * nodes.spread + gathers[g] * nodes.joined +
+                                     micro_batches * sent.reduced);
+    all.to_other_nodes +=
+        static_cast<double>(first * nodes.spread_beyond + micro_batches * nodes.reduced_beyond);
   }
-  return bytes;
+  return all;
 }
 
 void add_traffic(Plan& plan, const PlanInputs& in) {
@@ -97,7 +108,10 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
     const partition::Section& section = partition.section_of(t);
     const bool updated = !section.frozen;
     // An update that is deferred hands its weights to the next forward pass.
-    const std::uint64_t reads = gathers[section.group] + (updated && !plan.deferred ? 1 : 0);
+    // With nodes, only the first gather reads.
+    const std::uint64_t gathered =
+        plan.node_ranks > 0 ? std::min(gathers[section.group], 1u) : gathers[section.group];
+    const std::uint64_t reads = gathered + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
     if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     other_slots += add_commits(plan, partition, t);
@@ -109,7 +123,9 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
   add_row(plan, "optimizer state", "nvme", state_nvme);
   add_row(plan, "parameters", "nvme", weight_nvme);
   add_row(plan, "the store's other slots", "nvme", other_slots);
-  report.sent_bytes_per_step = sent_per_step(partition, gathers, micro_batches, partition.rank);
+  const SentPerStep sent = sent_per_step(plan, partition, gathers, micro_batches, partition.rank);
+  report.sent_bytes_per_step = sent.bytes;
+  report.sent_to_other_nodes_bytes_per_step = sent.to_other_nodes;
   report.resident_share_of_state = share(state_resident, state_bytes);
   report.resident_share_of_parameters = share(weight_resident, weight_bytes);
 }

@@ -49,6 +49,11 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   const double given_number = stage->value->get<double>();
   if (given_number < 0 || given_number > 3) return;  // reported already
   const int number = static_cast<int>(given_number);
+  const GivenValue* nodes = given.find("zero_optimization.zero_hpz_partition_size");
+  if (number < 3 && nodes != nullptr && settings.zero_hpz_partition_size > 1) {
+    report.warn(nodes->path, "no effect at stage " + std::to_string(number) +
+                                 ": parameters are joined once per step, so nodes keep no copy");
+  }
   const std::string here = "at stage " + std::to_string(number) + " DeepSpeed would ";
   if (number < 3 && settings.offload_parameters != OffloadDevice::kNone) {
     report.warn(stage->path,

@@ -62,7 +62,7 @@ void GatherSlot::lease_empty(GroupId group) noexcept {
 void GatherSlot::begin_fill(GroupId group) noexcept {
   state_ = State::kFilling;
   group_ = group;
-  joined_ = false;
+  joined_ = has_node_shard_ = false;
   there_ = {};
   error_ = nullptr;
 }

@@ -66,6 +66,8 @@ class GatherSlot {
   void wait_until_there(Stream stream);
   // Whether the shards have been joined since the fill.
   bool joined() const noexcept { return joined_; }
+  // What this rank keeps for its node is in place, not only its own shard; its own may be missing.
+  bool has_node_shard() const noexcept { return has_node_shard_; }
   // Makes work queued on `stream` from here on wait for the reads of earlier leases.
   void wait_for_readers(Stream stream) { readers_.wait(stream); }
   // The join is queued on `stream`: later users wait for it.
@@ -85,6 +87,9 @@ class GatherSlot {
   void drop() noexcept { state_ = State::kFree; }
 
   void begin_fill(GroupId group) noexcept;
+  void set_node_shard(bool there) noexcept { has_node_shard_ = there; }
+  // This rank's shard has been brought into a leased slot after its fill; `there` as in end_fill().
+  void set_there(Event there) noexcept { there_ = there; }
   // The fill's copies go to `stream`, after work that still reads the slot.
   void fill_from(Stream stream);
   // The group was just updated, and the fill is for the new weights. Later fills that wait for no
@@ -106,7 +111,7 @@ class GatherSlot {
   std::atomic<std::uint32_t> leases_{0};
   Readers readers_;
   Event there_;  // after the fill, or the join if there was one; 0: nothing to wait for
-  bool joined_ = false;
+  bool joined_ = false, has_node_shard_ = false;
   State state_ = State::kFree;
   GroupId group_;
   Clock::time_point updated_;

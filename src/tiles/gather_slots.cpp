@@ -25,8 +25,9 @@ GatherSlots::GatherSlots(const Parts& parts)
                            "headrace.prefetch_groups to less"),
       copies_(p_.device, p_.conductor),
       hand_overs_(p_.partition, p_.plan, p_.device.shares_host_memory() ? nullptr : &copies_),
-      group_fill_({p_.partition, p_.plan, p_.arena, p_.tiles, p_.pending, hand_overs_, copies_,
-                   p_.device.shares_host_memory()}),
+      node_shards_(p_.partition, p_.plan, p_.arena, p_.device),
+      group_fill_({p_.partition, p_.plan, p_.arena, p_.tiles, p_.pending, hand_overs_, node_shards_,
+                   copies_, p_.device.shares_host_memory()}),
       order_(p_.prefetch_groups) {
   std::uint32_t next = 0;
   for (const bool in_place : p_.plan.group_in_place) {
@@ -148,6 +149,7 @@ void GatherSlots::prefetch() {
 }
 
 async::Task<> GatherSlots::forget(GroupId group) {
+  node_shards_.forget(group);
   if (const auto found = find(group)) {
     GatherSlot& slot = slots_[*found];
     co_await slot.until_filled();
@@ -159,6 +161,7 @@ async::Task<> GatherSlots::forget(GroupId group) {
 
 async::Task<> GatherSlots::invalidate() {
   co_await drain();
+  node_shards_.forget_all();
   for (GatherSlot& slot : slots_) {
     if (!slot.leased()) slot.drop();
   }

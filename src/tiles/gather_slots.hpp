@@ -60,6 +60,10 @@ class GatherSlots {
   async::Task<Acquired> acquire(GroupId group, const async::GiveUp* give_up = nullptr);
   // Returns an empty slot for `group`, leased: for load.
   async::Task<std::uint32_t> claim_empty(GroupId group);
+  // Brings this rank's shard into a leased slot that was filled with what its node keeps.
+  async::Task<> add_own_shard(std::uint32_t slot) { return group_fill_.add_own(slots_[slot]); }
+  // keep(): any thread, with a lease of the group's slot.
+  NodeShards& node_shards() noexcept { return node_shards_; }
   // Any thread, while it is leased.
   GatherSlot& operator[](std::uint32_t slot) noexcept { return slots_[slot]; }
 
@@ -96,6 +100,7 @@ class GatherSlots {
   DeviceMemory device_memory_;  // none if the slots are in the arena
   DeviceStream copies_;
   HandOvers hand_overs_;
+  NodeShards node_shards_;
   GroupFill group_fill_;
   GatherOrder order_;
   std::vector<std::uint32_t> own_slots_;  // per group; empty: any slot is for any group

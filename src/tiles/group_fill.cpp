@@ -29,9 +29,26 @@ async::Task<> GroupFill::run(GatherSlot& slot, Priority priority) {
 
 async::Task<> GroupFill::begin(GatherSlot& slot, Priority priority, async::TaskGroup& reads) {
   if (!p_.host_slots) slot.fill_from(p_.copies.get());
+  if (p_.node_shards.holds(slot.group())) {
+    slot.set_node_shard(true);
+    p_.node_shards.fill(slot.group(), slot.memory(), p_.copies);
+    co_return;
+  }
   co_await take_update(slot);
+  fill_own(slot, priority, reads);
+}
+
+void GroupFill::fill_own(GatherSlot& slot, Priority priority, async::TaskGroup& reads) {
   for (const std::uint32_t s : p_.partition.group_sections[slot.group().index])
     fill_section(s, slot.memory() + p_.plan.sections[s].joined_offset_bytes, priority, reads);
+}
+
+async::Task<> GroupFill::add_own(GatherSlot& slot) {
+  async::TaskGroup reads;
+  fill_own(slot, Priority::kDemand, reads);
+  co_await reads.join();
+  if (!p_.host_slots) slot.set_there(p_.copies.record());
+  slot.set_node_shard(false);
 }
 
 // If the group's update is pending, lets it write into this slot, and waits for its passes. Tiles

@@ -10,6 +10,7 @@
 #include "tiles/device_stream.hpp"
 #include "tiles/gather_slot.hpp"
 #include "tiles/hand_overs.hpp"
+#include "tiles/node_shards.hpp"
 #include "tiles/pending_updates.hpp"
 #include "tiles/tile_store.hpp"
 
@@ -24,6 +25,7 @@ class GroupFill {
     TileStore& tiles;
     PendingUpdates& pending;
     HandOvers& hand_overs;
+    NodeShards& node_shards;
     DeviceStream& copies;
     bool host_slots;  // gather slots are host memory: reads go there without a transfer slot
   };
@@ -32,10 +34,13 @@ class GroupFill {
   // Fills the slot with its group, after begin_fill(), and ends that fill: with the event of its
   // copies once they are queued, or with an error, which leaves the slot's bytes undefined.
   async::Task<> run(GatherSlot& slot, swap::Priority priority);
+  // Brings this rank's own shard into a leased slot that was filled with what its node keeps.
+  async::Task<> add_own(GatherSlot& slot);
 
  private:
   async::Task<> begin(GatherSlot& slot, swap::Priority priority, async::TaskGroup& reads);
   async::Task<> take_update(GatherSlot& slot);
+  void fill_own(GatherSlot& slot, swap::Priority priority, async::TaskGroup& reads);
   void fill_section(std::uint32_t section, std::byte* to, swap::Priority priority,
                     async::TaskGroup& reads);
   async::Task<> fill_tile(std::uint32_t tile, std::byte* target, swap::Priority priority);

@@ -125,6 +125,11 @@ BUGS_OF_SEQUENCES = [
 BUGS_OF_JOINS = [
     ("a gather that was joined ahead does not wait for the join", "src/engine/leases.cpp",
      "  p_.gather_slots[*slot].wait_until_there(stream);\n", ""),
+    ("an update leaves what nodes keep", "src/tiles/gather_slots.cpp",
+     "  node_shards_.forget_all();\n", ""),
+    ("a rank brings only what its node keeps where another has slept", "src/engine/leases.cpp",
+     "  if (what == ranks::Join::kAll && !slot.joined() && slot.has_node_shard())\n",
+     "  if (false)\n"),
 ]
 # durable_test finds it.
 BUGS_OF_STORES = [

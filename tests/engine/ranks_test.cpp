@@ -341,6 +341,155 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(2u, 3u), ::testing::Values(1u, 2u, 3u),
                        ::testing::Values(OffloadDevice::kNone, OffloadDevice::kNvme)));
 
+// ---- nodes that keep a copy of what they have joined ----
+
+class RanksNodes : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kGroups = 7, kMicroBatches = 2;
+  static Settings settings(std::uint32_t node_ranks, OffloadDevice place,
+                           const testing::TemporaryDirectory& folder) {
+    Settings s;
+    s.zero_hpz_partition_size = node_ranks;
+    s.offload_optimizer = s.offload_parameters = place;
+    if (place == OffloadDevice::kNvme) s.nvme_paths = {folder.string()};
+    s.allow_memory_backed = true;
+    s.gradient_accumulation_steps = kMicroBatches;
+    s.prefetch_groups = 1;
+    return s;
+  }
+  static void begin(Engine& engine) {
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      const std::int64_t elements = (g % 3 + 1) * 131072;
+      engine.add_group("h." + std::to_string(g), {{"w", DType::kBf16, {elements}, {}}});
+    }
+    engine.freeze();
+    load_all(engine);
+  }
+  static void forward(Engine& engine) {
+    for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g});
+  }
+  static void backward(Engine& engine) {
+    static const std::vector<std::uint16_t> gradient(3 * 131072, 0x3c00);
+    for (std::uint32_t g = kGroups; g-- > 0;) {
+      (void)engine.gather({g});
+      engine.add_gradient({g}, gradient.data(), DType::kBf16);
+    }
+  }
+  static void step(Engine& engine) {
+    for (std::uint32_t m = 0; m < kMicroBatches; ++m) {
+      forward(engine);
+      backward(engine);
+    }
+    engine.step({.learning_rate = 0.1f});
+  }
+};
+
+// (world, ranks of a node, in memory or on NVMe)
+class RanksNodesSent : public RanksNodes,
+                       public ::testing::WithParamInterface<
+                           std::tuple<std::uint32_t, std::uint32_t, OffloadDevice>> {};
+
+// Only the first gather of a step, and the reductions, leave the node; only the first reads.
+TEST_P(RanksNodesSent, IsWhatThePlanSays) {
+  constexpr std::uint32_t kWarmUp = 3, kSteps = 3;
+  const auto [world, node_ranks, place] = GetParam();
+  const testing::TemporaryDirectory folder;
+  const auto settings_of = [&, node_ranks = node_ranks, place = place](std::uint32_t) {
+    return settings(node_ranks, place, folder);
+  };
+  std::vector<std::string> hashes(world);
+  const auto errors = run_ranks(world, HostFlavour::kLate, settings_of, [&](Rank& rank) {
+    begin(rank.engine);
+    for (std::uint32_t s = 0; s < kWarmUp; ++s) step(rank.engine);
+    const Stats before = rank.engine.stats();
+    for (std::uint32_t s = 0; s < kSteps; ++s) step(rank.engine);
+    const Stats after = rank.engine.stats();
+    const PlanReport plan = rank.engine.plan();
+    const auto of_steps = [&](const auto& bytes) {
+      return static_cast<double>(bytes(after.all_gathers) + bytes(after.all_to_alls) -
+                                 bytes(before.all_gathers) - bytes(before.all_to_alls));
+    };
+    const double sent = of_steps([](const CollectiveCalls& calls) { return calls.sent_bytes; });
+    const double beyond =
+        of_steps([](const CollectiveCalls& calls) { return calls.sent_to_other_nodes_bytes; });
+    const auto read = static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes);
+    // What leaves a node does not depend on slots. A group that is read early may take the slot of
+    // another, which is then joined once more within the node.
+    EXPECT_EQ(beyond, kSteps * plan.sent_to_other_nodes_bytes_per_step);
+    EXPECT_GT(beyond, 0);
+    EXPECT_LT(beyond, sent);
+    EXPECT_NEAR(sent, kSteps * plan.sent_bytes_per_step, 0.3 * sent);
+    EXPECT_NEAR(read, kSteps * plan.nvme_read_bytes_per_step, 0.2 * read);
+    std::uint64_t kept = 0;
+    for (const PlanRow& row : plan.rows)
+      kept += row.what == "parameters kept for the node" ? row.bytes : 0;
+    EXPECT_GT(kept, 0u);
+    hashes[rank.number] = rank.engine.hash_parameters() + rank.engine.hash_optimizer_state();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  std::string without;
+  run_ranks(
+      world, HostFlavour::kPrompt, [&](std::uint32_t) { return settings(1, place, folder); },
+      [&](Rank& rank) {
+        begin(rank.engine);
+        for (std::uint32_t s = 0; s < kWarmUp + kSteps; ++s) step(rank.engine);
+        const std::string hash = rank.engine.hash_parameters() + rank.engine.hash_optimizer_state();
+        if (rank.number == 0) without = hash;
+      });
+  for (const std::string& hash : hashes) EXPECT_EQ(hash, without);
+}
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksNodesSent,
+                         ::testing::Values(std::tuple(4u, 2u, OffloadDevice::kCpu),
+                                           std::tuple(4u, 2u, OffloadDevice::kNvme),
+                                           std::tuple(6u, 3u, OffloadDevice::kNvme),
+                                           std::tuple(6u, 2u, OffloadDevice::kCpu)));
+
+// A rank that sleeps in mid-step loses what it kept; the others have not slept. All join anew.
+TEST_F(RanksNodes, JoinAnewWhereARankHasSlept) {
+  const testing::TemporaryDirectory folder;
+  std::vector<std::string> hashes;
+  for (const bool sleeps : {false, true}) {
+    const auto settings_of = [&](std::uint32_t) {
+      Settings s = settings(2, OffloadDevice::kNvme, folder);
+      s.rank_agreement = RankOrder::kEach;  // else all ranks sleep alike
+      return s;
+    };
+    std::vector<std::uint64_t> joined(4);
+    const auto errors = run_ranks(4, HostFlavour::kLate, settings_of, [&](Rank& rank) {
+      begin(rank.engine);
+      for (std::uint32_t s = 0; s < 4; ++s) {
+        forward(rank.engine);
+        if (sleeps && rank.number == 1) {
+          rank.engine.sleep();
+          rank.engine.wake();
+        }
+        backward(rank.engine);
+        rank.engine.step({.learning_rate = 0.1f});
+      }
+      joined[rank.number] = rank.engine.stats().all_gathers.sent_to_other_nodes_bytes;
+      const std::string hash = rank.engine.hash_parameters() + rank.engine.hash_optimizer_state();
+      if (rank.number == 0) hashes.push_back(hash);
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    static std::uint64_t without = 0;
+    if (!sleeps) without = joined[0];
+    if (sleeps) EXPECT_GT(joined[0], without);
+  }
+  ASSERT_EQ(hashes.size(), 2u);
+  EXPECT_EQ(hashes[1], hashes[0]);
+}
+
+TEST_F(RanksNodes, AreRefusedWhereTheyDoNotMakeUpTheWorld) {
+  const testing::TemporaryDirectory folder;
+  const auto settings_of = [&](std::uint32_t) { return settings(3, OffloadDevice::kCpu, folder); };
+  for (const std::string& error :
+       run_ranks(4, HostFlavour::kPrompt, settings_of, [&](Rank& rank) { begin(rank.engine); })) {
+    EXPECT_NE(error.find("zero_hpz_partition_size is 3, and 4 ranks do not make up"),
+              std::string::npos)
+        << error;
+  }
+}
+
 // ---- gradients that one rank has and another has not ----
 
 constexpr std::uint32_t kGroups = 3, kSteps = 3;

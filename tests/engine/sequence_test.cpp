@@ -67,6 +67,7 @@ struct World {
   std::int32_t ends_at = -1;  // the call of rank `ends` that throws instead
   std::uint32_t ends = 0;
   std::uint32_t stage() const { return seed % 3 == 0 ? 2 : 3; }
+  std::uint32_t node_ranks() const { return ranks == 4 ? 2 : 1; }
 };
 
 // Forward and backward of one micro-batch.
@@ -177,6 +178,7 @@ World world_of(std::uint64_t seed) {
   World world;
   world.seed = seed;
   world.ranks = static_cast<std::uint32_t>(2 + random() % 2);
+  if (seed % 8 == 1) world.ranks = 4;  // two nodes
   world.groups = static_cast<std::uint32_t>(1 + random() % 4);
   world.ahead = static_cast<std::uint32_t>(random() % 4);
   world.prefetch = static_cast<std::uint32_t>(random() % 4);
@@ -289,6 +291,7 @@ class Trainer {
     settings.update_mode = world.seed % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
     settings.update_threads = 1;
     settings.zero_stage = world.stage();
+    settings.zero_hpz_partition_size = world.node_ranks();
     settings.gradient_accumulation_steps = 2;  // so that any gradient may come again
     return settings;
   }

@@ -46,12 +46,15 @@ struct Row {
   RankOrder order;
   std::uint32_t stage;
   bool late_device;
+  // Four ranks are two nodes in every other row.
+  std::uint32_t node_ranks() const { return world == 4 && stage == 3 && late_device ? 2 : 1; }
   std::string text() const {
     return std::to_string(world) + " ranks over " + kOver[static_cast<std::size_t>(over)] + ", " +
            testing::kWorldPlaces[static_cast<std::size_t>(place)] +
            (mode == UpdateMode::kDefer ? ", deferred" : ", barrier") +
            (order == RankOrder::kTrace ? ", ahead" : ", at each call") + ", stage " +
-           std::to_string(stage) + (late_device ? ", late device" : ", prompt device");
+           std::to_string(stage) + (node_ranks() > 1 ? ", two nodes" : "") +
+           (late_device ? ", late device" : ", prompt device");
   }
 };
 
@@ -143,7 +146,8 @@ WorldOutcome train(const WorldModel& model, const Row& row) {
                            .update_mode = row.mode,
                            .folder = folder.string(),
                            .rank_order = row.order,
-                           .zero_stage = row.stage},
+                           .zero_stage = row.stage,
+                           .node_ranks = row.node_ranks()},
                           {.device = world.devices[r], .collective = world.collectives[r]});
       } catch (const std::exception& error) {
         errors[r] = error.what();

@@ -54,6 +54,8 @@ TEST_P(WorldSizeOverMpi, ChangesNoBit) {
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, WorldSizeOverMpi, ::testing::Values(1u, 2u, 3u, 4u));
 
+TEST(EngineOverMpi, IsOneOfTwoInHalvesOfTheWorld) { expect_passed(4, "halves"); }
+
 TEST(TransportMpi, PassesLargePieces) { expect_passed(3, "large"); }
 TEST(TransportMpi, GivesToARankThatGivesNothing) { expect_passed(2, "gives"); }
 TEST(TransportMpi, AbortsThoughARankNeverComes) { expect_passed(3, "never"); }

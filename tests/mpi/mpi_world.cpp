@@ -394,6 +394,22 @@ void trains() {
                              });
 }
 
+// Two engines of two ranks each, at once, as with tensor or pipeline parallelism around them.
+void trains_in_halves() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm half = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  const testing::WorldModel& model = testing::world_models()[static_cast<std::size_t>(rank % 2)];
+  const std::string alone = testing::train_as_rank(model, {}, {}).text();
+  auto collective = make_collective({.transport = make_mpi_transport(half)});
+  require(collective->world_size() == 2, "half of four ranks are two");
+  const std::string together = testing::train_as_rank(model, {}, {.collective = collective}).text();
+  require(together == alone, "two ranks: " + together + "\none rank: " + alone);
+  collective.reset();
+  MPI_Comm_free(&half);
+}
+
 void serves() {
   const auto transport = make();
   meet(*transport);
@@ -442,6 +458,7 @@ constexpr WorldCase kCases[] = {
     {"room", gives_nothing_to_a_rank_that_stands_still, WorldCase::Mpi::kInitialised},
     {"stuck", ends_when_a_chunk_stands_still, WorldCase::Mpi::kSession},
     {"trains", trains, WorldCase::Mpi::kSession},
+    {"halves", trains_in_halves, WorldCase::Mpi::kSession},
     {"serves", serves, WorldCase::Mpi::kSession},
     {"fails", fails, WorldCase::Mpi::kSession},
 };

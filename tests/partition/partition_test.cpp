@@ -79,6 +79,48 @@ TEST(Partition, CutsTheLastTileAtWhatIsUsed) {
   EXPECT_EQ(p.parameters[0].pieces, 4u);
 }
 
+// The parts that a node's ranks keep are the whole section, in order, each of whole shards.
+TEST(Partition, CutsEverySectionForTheRanksOfANode) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 20; ++round) {
+    const auto groups = random_groups(random);
+    const auto node = static_cast<std::uint32_t>(1 + random() % 4);
+    const auto world = static_cast<std::uint32_t>(node * (1 + random() % 4));
+    const Partition p = make_partition(groups, kBlockElements, world - 1, world);
+    for (std::uint32_t s = 0; s < p.sections.size(); ++s) {
+      std::uint64_t end = 0;
+      for (std::uint32_t i = 0; i < node; ++i) {
+        const Shard kept = p.node_shard(p.sections[s], i, node);
+        EXPECT_EQ(kept.first_element, end);
+        EXPECT_EQ(kept.first_element, p.shard_of(p.sections[s], i * (world / node)).first_element);
+        end = kept.end();
+      }
+      EXPECT_EQ(end, p.sections[s].buffer_elements);
+    }
+    // Over all ranks, each piece goes once to every other node, and from there to the rest of it.
+    for (std::uint32_t g = 0; g < groups.size(); ++g) {
+      std::uint64_t joined = 0, beyond = 0, within = 0, reduced_beyond = 0, trained = 0;
+      for (const std::uint32_t s : p.group_sections[g]) {
+        const std::uint64_t bytes = p.sections[s].buffer_elements * size_bytes(p.sections[s].dtype);
+        joined += bytes;
+        trained += p.sections[s].frozen ? 0 : bytes;
+      }
+      for (std::uint32_t r = 0; r < world; ++r) {
+        const SentWithNodes sent = sent_with_nodes(p, g, r, node);
+        EXPECT_GE(sent.spread, sent.spread_beyond);
+        beyond += sent.spread_beyond;
+        within += sent.joined;
+        reduced_beyond += sent.reduced_beyond;
+      }
+      EXPECT_EQ(beyond, joined * (world / node - 1));
+      EXPECT_EQ(within, joined * (node - 1) * (world / node));
+      EXPECT_EQ(reduced_beyond, trained * (world - node));
+    }
+  }
+}
+
 // Every element of every parameter lies in exactly one segment of exactly one rank's tile;
 // parameters are aligned and do not overlap; the pieces are the blocks touched.
 TEST(Partition, CoversEveryElementOnceOnAnyNumberOfRanks) {

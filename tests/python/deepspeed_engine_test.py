@@ -129,9 +129,59 @@ class Training(Engines):
         losses = self.train(engine, range(16), torch.bfloat16)
         self.assertLess(losses[-1], losses[0])
 
+    def test_scales_the_loss_in_fp16_wherever_the_state_is(self):
+        runs = []
+        for place in ("nvme", "none"):
+            at = {"device": place, **({"nvme_path": self.folder} if place == "nvme" else {})}
+            engine = self.engine(config={
+                "fp16": {"enabled": True, "loss_scale": 128},
+                "zero_optimization": {"stage": 3, "offload_optimizer": at, "offload_param": at}})
+            self.assertEqual(next(engine.module.parameters()).dtype, torch.float16)
+            self.assertTrue(engine.fp16_enabled())
+            self.assertEqual((engine.loss_scale(), engine.dynamic_loss_scale()), (128, False))
+            losses = self.train(engine, range(16), torch.float16)
+            self.assertLess(losses[-1], losses[0])
+            runs.append((losses, float(engine.get_global_grad_norm())))
+        self.assertEqual(runs[0], runs[1])
+        unscaled = self.engine(config={"fp16": {"enabled": True, "loss_scale": 1}})
+        self.train(unscaled, range(16), torch.float16)
+        self.assertAlmostEqual(float(unscaled.get_global_grad_norm()) / runs[0][1], 1, delta=0.05)
+
+    def test_lowers_and_raises_a_dynamic_scale_and_resumes_it(self):
+        config = {"gradient_accumulation_steps": 1, "fp16": {
+            "enabled": True, "initial_scale_power": 26, "loss_scale_window": 2, "hysteresis": 2}}
+        engine = self.engine(config=config)
+        before = self.weights(engine)
+        scales = []
+        while engine.skipped_steps == engine.global_steps:
+            scales.append(engine.loss_scale())
+            self.train(engine, range(1), torch.float16)
+            if engine.skipped_steps == engine.global_steps:
+                self.assertFalse(engine.was_step_applied())
+                self.assert_same(before, self.weights(engine))
+        # One step more at the first, which hysteresis pays for.
+        self.assertEqual(scales[1:], [2.0 ** (26 - one) for one in range(len(scales) - 1)])
+        self.assertGreater(len(scales), 2)
+        self.train(engine, range(1, 3), torch.float16)
+        engine.save_checkpoint(self.folder + "/scaled")
+        other = self.engine(config=config)
+        other.load_checkpoint(self.folder + "/scaled")
+        self.assertEqual(other.loss_scale(), engine.loss_scale())
+        for one in (engine, other):
+            self.train(one, range(3, 6), torch.float16)
+        self.assertEqual(other.loss_scale(), engine.loss_scale())
+        self.assert_same(self.weights(engine), self.weights(other))
+
+    def test_ends_at_the_least_scale(self):
+        engine = self.engine(config={"gradient_accumulation_steps": 1, "fp16": {
+            "enabled": True, "initial_scale_power": 26, "min_loss_scale": 2.0 ** 25,
+            "hysteresis": 1}})
+        with self.assertRaisesRegex(FloatingPointError, "smallest loss scale.*min_loss_scale"):
+            self.train(engine, range(4), torch.float16)
+
     def test_takes_auto_for_the_dtype_of_the_model(self):
         auto = {"enabled": "auto"}
-        for dtype in (torch.float32, torch.bfloat16):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
             engine = self.engine(model_of(dtype), config={"bf16": auto, "fp16": auto})
             self.train(engine, range(2), dtype)
             self.assertEqual({one.dtype for one in engine.module.parameters()}, {dtype})
@@ -456,13 +506,17 @@ class WhatCannotBe(Engines):
         self.refused(ValueError, "no JSON", config=str(file))
         file.write_text("[]", encoding="utf-8")
         self.refused(ValueError, "holds a list", config=file)
-        self.refused(NotImplementedError, "fp16", config=self.config(fp16={"enabled": True}))
+        self.refused(ValueError, "enables fp16 and bf16",
+                     config=self.config(fp16={"enabled": True}, bf16={"enabled": True}))
+        self.refused(ValueError, "fp16.hysteresis is 'auto'", config=self.config(
+            fp16={"enabled": True, "hysteresis": "auto"}))
         mixed = model_of()
         mixed[0].to(torch.bfloat16)
         self.refused(ValueError, 'bf16.enabled is "auto".*bf16, f32 parameters.*true.*false',
                      model=mixed, config=self.config(bf16={"enabled": "auto"}))
-        self.refused(NotImplementedError, "fp16", model=model_of(torch.float16),
-                     config=self.config(fp16={"enabled": "auto"}))
+        for unscaled in ({}, {"fp16": {"enabled": False}}):
+            self.refused(ValueError, "f16 parameters.*small gradients would be lost",
+                         model=model_of(torch.float16), config=self.config(**unscaled))
         self.refused(ValueError, "gradient_clipping is 'auto'",
                      config=self.config(gradient_clipping="auto"))
         self.refused(ValueError, "gradient_clipping is -1",

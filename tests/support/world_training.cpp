@@ -76,6 +76,7 @@ Settings settings_of(const WorldModel& model, const WorldSetup& setup, std::uint
   settings.update_mode = setup.update_mode;
   settings.rank_agreement = setup.rank_order;
   settings.zero_stage = setup.zero_stage;
+  settings.zero_hpz_partition_size = setup.node_ranks;
   settings.tile_elements = 65536;
   settings.gradient_accumulation_steps = (model.micro_batches + world - 1) / world;
   return settings;
@@ -295,7 +296,8 @@ std::string line_of(std::uint32_t rank, const WorldModel& model, const WorldSetu
 void train_every_model(const std::shared_ptr<Collective>& collective, const std::string& folder,
                        const std::function<void(const std::string& line)>& say) {
   for (std::size_t i = 0; i < models().size(); ++i) {
-    for (const WorldSetup& setup : setups_of(i, folder)) {
+    for (WorldSetup setup : setups_of(i, folder)) {
+      if (collective->world_size() == 4) setup.node_ranks = 2;  // where the stage is 3
       const WorldOutcome outcome = train_as_rank(models()[i], setup, {.collective = collective});
       say(line_of(collective->rank(), models()[i], setup, outcome));
     }

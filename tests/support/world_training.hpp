@@ -46,6 +46,7 @@ struct WorldSetup {
   std::string folder;  // for swap files, of all ranks
   RankOrder rank_order = RankOrder::kTrace;
   std::uint32_t zero_stage = 3;
+  std::uint32_t node_ranks = 1;  // zero_hpz_partition_size
 };
 
 // What a rank knows at the end. `values` has its shard of masters and moments, zeros elsewhere.

@@ -269,11 +269,38 @@ TEST(Cost, NetworkIs48BitsPerParameterForEachOtherMachine) {
   c.inputs.settings.zero_stage = 2;
   EXPECT_DOUBLE_EQ(c.run().network_bytes, 8 * kTile * 4 * 3 / 4.0) << "one gather";
   c.inputs.settings.zero_stage = 3;
-  // With two ranks in each of two machines, a rank fetches its half of what the other one has.
+  // With two ranks in each of two machines, half of what a rank lacks is in the other one. What is
+  // gathered over NCCL comes to a machine once, for both of its ranks.
   c.work.machines = 2;
-  EXPECT_DOUBLE_EQ(c.run().network_bytes, bytes / 2 / 2);
+  EXPECT_DOUBLE_EQ(c.run().network_bytes, bytes / 2);
+  c.inputs.device_shares_host_memory = false;
+  const double reduced = 8 * kTile * 2, gathered = reduced;  // once: they stay on the device
+  EXPECT_DOUBLE_EQ(c.run().network_bytes, gathered / 4 + reduced / 2);
+  c.inputs.device_shares_host_memory = true;
+  c.inputs.settings.zero_hpz_partition_size = 2;
+  EXPECT_DOUBLE_EQ(c.run().network_bytes, reduced / 4 + reduced / 2) << "one gather";
   c.work.machines = 1;
   EXPECT_EQ(c.run().network_bytes, 0);
+}
+
+// What a node keeps is copied into the slot, and joined there at the rate of its own ranks.
+TEST(Cost, LaterGathersStayWithinTheNode) {
+  Case c(model_of({4, 4}, 4));
+  c.work.machines = 2;
+  c.rates.network = 1e9;
+  c.rates.peers = 4e9;
+  c.rates.call = 1e-3;
+  c.inputs.settings.prefetch_groups = 0;
+  const double group = 4 * kTile * 2;  // bytes
+  const auto backward = [&] { return c.run().backward.of(StepLane::kNetwork); };
+  const double reduced = 2 * (1e-3 + group / 2 / 1e9);
+  EXPECT_NEAR(backward(), reduced + 1e-3 + group / 2 / 1e9, 1e-9);
+  c.inputs.settings.zero_hpz_partition_size = 2;
+  EXPECT_NEAR(backward(), reduced + 1e-3 + group / 2 / 4e9, 1e-9);
+  c.inputs.settings.gradient_accumulation_steps = 2;
+  const double first = 2e-3 + group / 4 / 1e9 + group / 2 / 4e9;
+  EXPECT_NEAR(c.run().forward.of(StepLane::kNetwork), 2 * first + 1e-3 + group / 2 / 4e9, 1e-9)
+      << "the second forward begins with what backward has left in the slot";
 }
 
 // Four ranks on two machines: half of what a rank lacks comes from its own machine.
@@ -285,7 +312,7 @@ TEST(Cost, CollectiveCallsTakeTheSlowerOfBothWays) {
   c.rates.call = 1e-3;
   const double group = 4 * kTile * 2;  // bytes
   const auto forward = [&] { return c.run().forward.of(StepLane::kNetwork); };
-  EXPECT_NEAR(forward(), 2 * (1e-3 + group / 4 / 1e9), 1e-9);
+  EXPECT_NEAR(forward(), 2 * (1e-3 + group / 2 / 1e9), 1e-9);
   c.rates.peers = 1e8;
   EXPECT_NEAR(forward(), 2 * (1e-3 + group / 4 / 1e8), 1e-9);
   c.work.machines = 1;  // three quarters come from there

@@ -307,8 +307,8 @@ TEST_F(PlanProgram, PlansTenTrillionParametersOnDgx2NodesWithFewPlans) {
   EXPECT_LE(report["plans_made"], 16);
   const double parameters = report["model"]["parameters"];
   EXPECT_NEAR(report["prediction_of_one_rank"]["network_bytes_per_step"].get<double>(),
-              parameters * 6 * 31 / 512, parameters * 0.01);
-  EXPECT_NE(ran.out.find("48 bits x parameters x (M - 1) / M"), std::string::npos) << ran.out;
+              parameters * (4 * 31 / 512.0 + 2 * 31 / 32.0), parameters * 0.01);
+  EXPECT_NE(ran.out.find("288 bits x parameters x (M - 1) / M"), std::string::npos) << ran.out;
 }
 
 // Each rank sends its shards to all others in two gathers, less what is still in three slots where
@@ -334,6 +334,22 @@ TEST_F(PlanProgram, SharesWhatPassesBetweenRanksOutEvenly) {
       EXPECT_LE(most, 1.02 * sent) << ranks;
     }
   }
+}
+
+// Of a gather, each shard goes to one rank of each node; of a reduction, to its owner.
+TEST_F(PlanProgram, SaysWhatLeavesANode) {
+  const std::string json = file("plan.json");
+  const Ran ran = run(
+      "llama-2-7b --machine dgx-h100 --nodes 8 --set zero_optimization.zero_hpz_partition_size=8 "
+      "--json " +
+      json);
+  ASSERT_EQ(ran.exit_code, 0) << ran.out;
+  const auto report = read(json);
+  const double beyond = report["prediction_of_one_rank"]["sent_to_other_nodes_bytes_per_step"];
+  const double parameters = report["model"]["parameters"];
+  EXPECT_NEAR(beyond, parameters * (2 / 8.0 + 2) * 56 / 64, 1e-3 * beyond);
+  EXPECT_NE(ran.out.find(" of it to other nodes)"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("parameters kept for the node"), std::string::npos) << ran.out;
 }
 
 TEST_F(PlanProgram, TakesTheMachineThatDoctorFoundAndFiguresFromAFile) {

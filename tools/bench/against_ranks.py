@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""train_gpt on several ranks beside FSDP2 and DeepSpeed's ZeRO-3, over the same loopback link.
+"""train_gpt on several ranks beside FSDP2 and DeepSpeed's ZeRO, over the same loopback link.
 
   tools/bench/shaped_link.sh 3200 tools/bench/against_ranks.py --text FILE --python FILE
                                   [--ranks N] [--rounds N] [--steps N] [--batch N] [--threads N]
                                   [--cases WORD,...] [--build FOLDER] [--json FILE]
 
-Each round runs every case once, one after the other; a ratio is formed within a round. All train
-the same GPT of 51 million parameters over Gloo, with everything in host memory, bf16 on the wire
-and f32 masters. "wire" is what the loopback interface carried per step and parameter, of all ranks,
-with all headers, so nothing else should use that interface: shaped_link.sh gives the whole script
-an interface of its own, and limits its rate. --python is one that has torch and deepspeed
-(docs/tools.md says how to make one). Wants an otherwise idle machine. Exit codes: 0 done, 1 a case
-failed, 2 refused before anything started.
+Each round runs every case once, one after the other; a ratio is formed within a round. The cases
+are ours, each (nothing ahead), fsdp2 and zero3; and with parameters that stay joined from forward
+to backward: ours2 (stage 2), fsdp2-grad-op (SHARD_GRAD_OP) and zero2, compared with each other.
+All train the same GPT of 51 million parameters over Gloo, with everything in host memory, bf16 on
+the wire and f32 masters. "wire" is what the loopback interface carried per step and parameter, of
+all ranks, with all headers, so nothing else should use that interface: shaped_link.sh gives the
+whole script an interface of its own, and limits its rate. --python is one that has torch and
+deepspeed (docs/tools.md says how to make one). Wants an otherwise idle machine. Exit codes: 0
+done, 1 a case failed, 2 refused before anything started.
 """
 import argparse
 import json
@@ -30,7 +32,10 @@ from measured import ROOT
 
 SHAPE = ["--layers", "16", "--hidden", "512", "--heads", "8", "--seq", "128"]
 CASES = {"ours": "train_gpt", "each": "train_gpt, nothing ahead", "fsdp2": "FSDP2",
-         "zero3": "DeepSpeed ZeRO-3"}
+         "zero3": "DeepSpeed ZeRO-3", "ours2": "train_gpt, stage 2",
+         "fsdp2-grad-op": "FSDP2, SHARD_GRAD_OP", "zero2": "DeepSpeed ZeRO-2"}
+STAGE_3 = ("ours", "each", "fsdp2", "zero3")
+OURS = ("ours", "each", "ours2")
 WARM_UP = 3  # steps
 
 
@@ -52,12 +57,13 @@ def free_port():
 def words_of(case, asked):
     common = [*SHAPE, "--batch", str(asked.batch), "--text", str(asked.text)]
     steps = WARM_UP + asked.steps
-    if case in ("fsdp2", "zero3"):
+    if case not in OURS:
         trainer = pathlib.Path(__file__).with_name("deepspeed_trainer.py")
         return [asked.python, str(trainer), "--mode", case, *common,
                 "--steps", str(steps - 2)]  # it has two steps of warm-up of its own
     agreement = "each" if case == "each" else "trace"
-    settings = ["gradient_clipping=1.0", "zero_optimization.stage=3",
+    settings = ["gradient_clipping=1.0",
+                f"zero_optimization.stage={3 if case in STAGE_3 else 2}",
                 f"headrace.rank_agreement={agreement}",
                 "zero_optimization.offload_param.device=cpu",
                 "zero_optimization.offload_optimizer.device=cpu"]
@@ -113,7 +119,8 @@ def read_options():
                                ("threads", 1, "of torch, per rank")):
         options.add_argument(f"--{name}", type=int, default=value, metavar="N",
                              help=f"{about} [{value}]")
-    options.add_argument("--cases", default=",".join(CASES), help="[ours,each,fsdp2,zero3]")
+    options.add_argument("--cases", default=",".join(STAGE_3), metavar="WORD,...",
+                         help=f"of {', '.join(CASES)} [{','.join(STAGE_3)}]")
     options.add_argument("--build", default=str(ROOT / "build/release"), metavar="FOLDER")
     options.add_argument("--json", type=pathlib.Path, metavar="FILE")
     asked = options.parse_args()
@@ -129,8 +136,8 @@ def read_options():
 def main():
     asked = read_options()
     rows = {case: [] for case in asked.cases}
-    if "zero3" in rows:
-        run("zero3", argparse.Namespace(**{**vars(asked), "steps": 1}))  # compiles its operators
+    for case in {"zero2", "zero3"} & set(rows):
+        run(case, argparse.Namespace(**{**vars(asked), "steps": 1}))  # compiles its operators
     for number in range(asked.rounds):
         for case in asked.cases:
             rows[case].append(run(case, asked))
@@ -140,10 +147,11 @@ def main():
         print(f"{CASES[case]:26} {spread([one['step'] for one in runs], 3)} s, wire "
               f"{spread([one['wire'] for one in runs])} bytes per parameter")
     for case in asked.cases:
-        if case == "ours" or "ours" not in rows:
+        mine = "ours" if case in STAGE_3 else "ours2"
+        if case == mine or mine not in rows:
             continue
-        ratios = [ours["step"] / theirs["step"] for ours, theirs in zip(rows["ours"], rows[case])]
-        print(f"train_gpt / {CASES[case]}, step: {spread(ratios, 3)}")
+        ratios = [ours["step"] / theirs["step"] for ours, theirs in zip(rows[mine], rows[case])]
+        print(f"{CASES[mine]} / {CASES[case]}, step: {spread(ratios, 3)}")
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2))
 

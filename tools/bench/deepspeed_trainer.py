@@ -7,12 +7,14 @@
                                    [--on-headrace | --engine-of-headrace]
 
 For against_deepspeed.py and against_ranks.py, which run it beside train_gpt. MODE is zero3-nvme or
-zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero3 (no
-offload), zero2-cpu (ZeRO-Offload: stage 2, the state in host memory), or without DeepSpeed: fsdp2
-(torch's fully_shard, bf16 on the wire, f32 masters), ram (bf16 weights, f32 masters, a fused
-AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the drive or in host
-memory), model-nvme or model-memory (headrace.offload(), which has the weights too). zero3 modes and
-fsdp2 are one rank, or that which RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name, over Gloo.
+zero3-nvme-pipelined (parameters and state on the drive), zero3-cpu (both in host memory), zero3 or
+zero2 (no offload), zero2-cpu (ZeRO-Offload: stage 2, the state in host memory), or without
+DeepSpeed: fsdp2 (torch's fully_shard, bf16 on the wire, f32 masters), fsdp2-grad-op (the same, and
+parameters stay joined from forward to backward, as SHARD_GRAD_OP has it), ram (bf16 weights, f32
+masters, a fused AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the
+drive or in host memory), model-nvme or model-memory (headrace.offload(), which has the weights
+too). Modes of ZeRO and fsdp2 are one rank, or that which RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT name, over Gloo.
 Wants torch and deepspeed in this Python, libaio's headers and a C++ compiler; DeepSpeed compiles
 its operators at first use. --on-headrace takes them from the package headrace, which this Python
 then has to have. With --engine-of-headrace, deepspeed.initialize() is headrace's.
@@ -205,9 +207,11 @@ class UnderFsdp2(TorchLoop):
         policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=BF16)
         self.model = make_model(asked).float()
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
+        how = {"mesh": mesh, "mp_policy": policy,
+               "reshard_after_forward": asked.mode != "fsdp2-grad-op"}
         for block in self.model.blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+            fully_shard(block, **how)
+        fully_shard(self.model, **how)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.01,
                                            fused=True)
 
@@ -217,7 +221,9 @@ def deepspeed_settings(asked):
     zero = {"stage": 3, "sub_group_size": asked.sub_group,
             "stage3_param_persistence_threshold": 100_000,
             "stage3_prefetch_bucket_size": 50_000_000, "stage3_max_live_parameters": 1_000_000_000}
-    if asked.mode == "zero2-cpu":
+    if asked.mode == "zero2":
+        zero = {"stage": 2}
+    elif asked.mode == "zero2-cpu":
         zero = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
     elif asked.mode == "zero3":
         zero["stage3_max_reuse_distance"] = 1_000_000_000
@@ -257,7 +263,8 @@ class UnderDeepSpeed:
         join_ranks()
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
         settings = deepspeed_settings(asked)
-        with deepspeed.zero.Init(config_dict_or_path=settings, enabled=asked.mode != "zero2-cpu"):
+        with deepspeed.zero.Init(config_dict_or_path=settings,
+                                 enabled=not asked.mode.startswith("zero2")):
             model = make_model(asked)
         self.parameters = sum(getattr(weight, "ds_numel", weight.numel())
                               for weight in model.parameters())
@@ -292,7 +299,8 @@ def peak_mib():
 
 
 def train(asked):
-    kinds = {"ram": InMemory, "fsdp2": UnderFsdp2, **dict.fromkeys(OF_HEADRACE, WithHeadrace)}
+    kinds = {"ram": InMemory, "fsdp2": UnderFsdp2, "fsdp2-grad-op": UnderFsdp2,
+             **dict.fromkeys(OF_HEADRACE, WithHeadrace)}
     trainer = kinds.get(asked.mode, UnderDeepSpeed)(asked)
     rows = []
     for number, (x, y) in zip(range(WARM_UP + asked.steps), batches(asked)):
@@ -322,8 +330,9 @@ def train(asked):
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--mode", required=True,
-                         choices=("ram", "fsdp2", *OF_HEADRACE, "zero2-cpu", "zero3", "zero3-cpu",
-                                  "zero3-nvme", "zero3-nvme-pipelined"))
+                         choices=("ram", "fsdp2", "fsdp2-grad-op", *OF_HEADRACE, "zero2",
+                                  "zero2-cpu", "zero3", "zero3-cpu", "zero3-nvme",
+                                  "zero3-nvme-pipelined"))
     options.add_argument("--nvme", default=".", help="its deepspeed-swap is made and removed")
     options.add_argument("--text", required=True)
     for name, value in (("layers", 16), ("hidden", 512), ("heads", 8), ("seq", 128), ("batch", 1),

@@ -372,6 +372,8 @@ class Run {
         {"nvme_read_bytes", bytes(b.nvme_read_bytes, a.nvme_read_bytes)},
         {"nvme_written_bytes", bytes(b.nvme_written_bytes, a.nvme_written_bytes)},
         {"sent_bytes", bytes(b.collective_sent_bytes, a.collective_sent_bytes)},
+        {"sent_to_other_nodes_bytes",
+         bytes(b.collective_sent_to_other_nodes_bytes, a.collective_sent_to_other_nodes_bytes)},
         {"steps_seconds", busy.steps_s},
         {"collective_seconds", b.collective_seconds - a.collective_seconds},
         {"gather_wait_seconds", busy.gather_wait_s},

@@ -10,7 +10,8 @@ import json
 import os
 from typing import Any, Mapping, Optional
 
-from .._errors import ArgumentError, Unsupported
+from .._errors import ArgumentError
+from ._loss_scale import LossScale, NoScale
 
 CLIPPING = 1.0  # DeepSpeed's, where the file has none
 _LOOP = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
@@ -29,6 +30,7 @@ class Loop:
     scheduler: Optional[Mapping[str, Any]]
     gathers_on_save: bool
     stage: int
+    loss_scale: NoScale
 
 
 def read(args: Any, config: Any, config_params: Any) -> dict:
@@ -79,9 +81,7 @@ def split(config: dict, dtypes: set) -> tuple[Loop, dict]:
         config = {**config, "bf16": config["bfloat16"]}
         del config["bfloat16"]
     config = _with_dtypes(config, dtypes)
-    if (config.get("fp16") or {}).get("enabled") is True:
-        raise Unsupported("config enables fp16, and headrace.deepspeed scales no losses; the model "
-                          "is as it was. Enable bf16, or leave both out for f32.")
+    loss_scale = _loss_scale_of(config, dtypes)
     rest = {key: value for key, value in config.items()
             if key not in _LOOP and key not in _NOTHING_TO_DO}
     zero = config.get("zero_optimization") or {}
@@ -95,7 +95,21 @@ def split(config: dict, dtypes: set) -> tuple[Loop, dict]:
                 config.get("scheduler"),
                 bool(zero.get("stage3_gather_16bit_weights_on_model_save",
                               zero.get("gather_16bit_weights_on_model_save", False))),
-                int(_number(zero, "stage", 0))), rest
+                int(_number(zero, "stage", 0)), loss_scale), rest
+
+
+def _loss_scale_of(config: dict, dtypes: set) -> NoScale:
+    fp16 = config.get("fp16") or {}
+    if fp16.get("enabled") is True:
+        if (config.get("bf16") or {}).get("enabled") is True:
+            raise ArgumentError("config enables fp16 and bf16, and a model is converted to one; it "
+                                "is as it was. Enable one of them.")
+        return LossScale(fp16)
+    if "f16" in dtypes and (config.get("bf16") or {}).get("enabled") is not True:
+        raise ArgumentError("the model has f16 parameters, and config does not enable fp16, so "
+                            "nothing would scale the loss and small gradients would be lost; the "
+                            "model is as it was. Enable fp16 or bf16, or call model.float().")
+    return NoScale()
 
 
 def _with_dtypes(config: dict, dtypes: set) -> dict:

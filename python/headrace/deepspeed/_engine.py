@@ -62,7 +62,7 @@ class Engine(Questions, torch.nn.Module):
                              "Give its mean or sum.")
         if scale_wrt_gas:
             loss = loss / self._loop.accumulation
-        loss.backward(retain_graph=retain_graph)
+        self.scale(loss).backward(retain_graph=retain_graph)
         return loss
 
     def is_gradient_accumulation_boundary(self) -> bool:
@@ -88,8 +88,10 @@ class Engine(Questions, torch.nn.Module):
 
     def _update(self, lr_kwargs: dict) -> None:
         parameters = [one for one in self.module.parameters() if one.grad is not None]
-        norm = torch.nn.utils.get_total_norm(
-            [one.grad for one in parameters if one.grad is not None])
+        gradients = [one.grad for one in parameters if one.grad is not None]
+        if gradients and self._loop.loss_scale.value != 1:
+            torch._foreach_mul_(gradients, 1 / self._loop.loss_scale.value)
+        norm = torch.nn.utils.get_total_norm(gradients)
         if self._loop.clipping > 0 and bool(torch.isfinite(norm)):
             torch.nn.utils.clip_grads_with_norm_(parameters, self._loop.clipping, norm)
         before = self.optimizer.updates()
@@ -99,6 +101,7 @@ class Engine(Questions, torch.nn.Module):
         self.optimizer.zero_grad()
         self.skipped_steps += not self._applied
         self.global_steps += 1
+        self._loop.loss_scale.update(overflowed=not self._applied)
         if self.lr_scheduler is not None and self._applied:
             self.lr_scheduler.step(**lr_kwargs)
         every = self._loop.steps_per_print
@@ -203,6 +206,7 @@ class Engine(Questions, torch.nn.Module):
                             if key not in ("params", "param_names")}
                            for group in self.optimizer.param_groups],
                 "members": self._members(),
+                "loss_scale": self._loop.loss_scale.state(),
                 "schedule": schedule() if schedule is not None else None}
 
     def _take_own_state(self, state: dict, with_schedule: bool) -> dict:
@@ -214,6 +218,7 @@ class Engine(Questions, torch.nn.Module):
                 buffer.copy_(state["buffers"][name])
         for group, saved in zip(self.optimizer.param_groups, state["groups"]):
             group.update(saved)
+        self._loop.loss_scale.restore(state.get("loss_scale"))
         if with_schedule and self.lr_scheduler is not None and state["schedule"] is not None:
             self.lr_scheduler.load_state_dict(state["schedule"])
         return state["client_state"]

@@ -15,7 +15,7 @@ from ..torch.offload._blocks import automatic_or_leaves
 from . import _config
 from ._engine import Engine
 
-_DTYPES = {"bf16": torch.bfloat16}
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,

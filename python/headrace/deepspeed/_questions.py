@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs ask a DeepSpeedEngine, apart from training and checkpoints: numbers of the loop and
-the optimizer, and what has no effect in one process that scales no losses."""
+the optimizer, and what has no effect in one process."""
 from __future__ import annotations
 
 import contextlib
@@ -10,6 +10,7 @@ import torch
 
 from .._errors import ArgumentError, Unsupported, WrongState
 from ._config import Loop
+from ._loss_scale import LossScale
 
 # Of methods that a DeepSpeedEngine has, and headrace's engine has not.
 _INSTEAD = {
@@ -59,17 +60,19 @@ class Questions:
         return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
 
     def loss_scale(self) -> float:
-        return 1.0
+        return self._loop.loss_scale.value
 
     def dynamic_loss_scale(self) -> bool:
-        return False
+        return self._loop.loss_scale.dynamic
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """For a program that calls loss.backward() itself."""
-        return loss
+        value = self._loop.loss_scale.value
+        return loss if value == 1 else loss.float() * value
 
     def fp16_enabled(self) -> bool:
-        return False
+        """Whether the file converts the model to fp16."""
+        return isinstance(self._loop.loss_scale, LossScale)
 
     def bfloat16_enabled(self) -> bool:
         """Whether a trained parameter is in bf16, by the file or by itself."""

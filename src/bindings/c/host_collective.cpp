@@ -28,6 +28,19 @@ class HostCollective final : public Collective {
                              pieces_of(give), take),
            "all_to_all", what);
   }
+  bool has_all_to_all_v() const noexcept override { return table_.all_to_all_v != nullptr; }
+  void all_to_all_v(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                    std::span<const DeviceSpan> take, std::uint64_t largest_bytes) override {
+    if (!has_all_to_all_v())
+      return Collective::all_to_all_v(tag, stream, give, take, largest_bytes);
+    const std::string what(tag.what);
+    const headrace_piece* const to = pieces_of(give);
+    taken_.clear();
+    for (const DeviceSpan& piece : take) taken_.push_back({piece.data, piece.size_bytes});
+    answer(table_.all_to_all_v(table_.context, tag.sequence, what.c_str(), stream.handle, to,
+                               taken_.data(), largest_bytes),
+           "all_to_all_v", what);
+  }
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override {
     const std::string what(tag.what);
@@ -56,7 +69,7 @@ class HostCollective final : public Collective {
         code, "collective, rank " + std::to_string(table_.rank) + ": " + call + " '" + what + "'");
   }
   const headrace_collective table_;
-  std::vector<headrace_piece> pieces_;  // of one call
+  std::vector<headrace_piece> pieces_, taken_;  // of one call
 };
 }  // namespace
 

@@ -20,7 +20,10 @@ ordered_json to_object(const DriveReport& drive) {
 }
 
 ordered_json to_object(const CollectiveCalls& calls) {
-  return {{"calls", calls.calls}, {"sent_bytes", calls.sent_bytes}, {"seconds", calls.seconds}};
+  return {{"calls", calls.calls},
+          {"sent_bytes", calls.sent_bytes},
+          {"seconds", calls.seconds},
+          {"sent_to_other_nodes_bytes", calls.sent_to_other_nodes_bytes}};
 }
 
 ordered_json to_array(const std::vector<DriveStats>& drives) {
@@ -70,6 +73,7 @@ std::string to_json(const PlanReport& plan) {
                   {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
                   {"nvme_written_bytes_per_step", plan.nvme_written_bytes_per_step},
                   {"sent_bytes_per_step", plan.sent_bytes_per_step},
+                  {"sent_to_other_nodes_bytes_per_step", plan.sent_to_other_nodes_bytes_per_step},
                   {"host_left_bytes", plan.host_left_bytes},
                   {"host_left_source", plan.host_left_source},
                   {"drives", std::move(drives)}});
@@ -77,20 +81,22 @@ std::string to_json(const PlanReport& plan) {
 
 // Of several ranks.
 ordered_json ranks_of(const Stats& stats) {
-  return ordered_json({{"collective_calls", stats.collective_calls},
-                       {"collective_sent_bytes", stats.collective_sent_bytes},
-                       {"collective_seconds", stats.collective_seconds},
-                       {"all_gathers", to_object(stats.all_gathers)},
-                       {"all_to_alls", to_object(stats.all_to_alls)},
-                       {"exchanges", to_object(stats.exchanges)},
-                       {"rank_meetings", stats.rank_meetings},
-                       {"gathers_joined_ahead", stats.gathers_joined_ahead},
-                       {"steps_followed", stats.steps_followed},
-                       {"rank_departures", stats.rank_departures},
-                       {"gather_wait_ranks_seconds", stats.gather_wait_ranks_seconds},
-                       {"gradient_wait_ranks_seconds", stats.gradient_wait_ranks_seconds},
-                       {"step_wait_ranks_seconds", stats.step_wait_ranks_seconds},
-                       {"others_wait_ranks_seconds", stats.others_wait_ranks_seconds}});
+  return ordered_json(
+      {{"collective_calls", stats.collective_calls},
+       {"collective_sent_bytes", stats.collective_sent_bytes},
+       {"collective_sent_to_other_nodes_bytes", stats.collective_sent_to_other_nodes_bytes},
+       {"collective_seconds", stats.collective_seconds},
+       {"all_gathers", to_object(stats.all_gathers)},
+       {"all_to_alls", to_object(stats.all_to_alls)},
+       {"exchanges", to_object(stats.exchanges)},
+       {"rank_meetings", stats.rank_meetings},
+       {"gathers_joined_ahead", stats.gathers_joined_ahead},
+       {"steps_followed", stats.steps_followed},
+       {"rank_departures", stats.rank_departures},
+       {"gather_wait_ranks_seconds", stats.gather_wait_ranks_seconds},
+       {"gradient_wait_ranks_seconds", stats.gradient_wait_ranks_seconds},
+       {"step_wait_ranks_seconds", stats.step_wait_ranks_seconds},
+       {"others_wait_ranks_seconds", stats.others_wait_ranks_seconds}});
 }
 
 std::string to_json(const Stats& stats) {

@@ -44,6 +44,8 @@ class Predictor {
 
  private:
   GroupCost::Fetch reading(std::uint32_t section) const;
+  double gathered_seconds(double joined) const;
+  void add_again(GroupCost::Fetch& to, const partition::Section& section) const;
   GroupCost cost_of(std::uint32_t group) const;
   void play_passes();
   struct Stretch {
@@ -68,16 +70,23 @@ class Predictor {
   void combine();
   void free_batch();
   void count_bytes();
-  double network_share() const {
-    if (work_.machines <= 1) return 0;
-    return (work_.machines - 1.0) / part_.world_size;
+  double machines() const { return work_.machines; }
+  // Of a section that is gathered, the share that comes into this rank from other machines. Over
+  // NCCL, and with nodes, each shard comes to a machine once, for all of its ranks. Other
+  // transports send it to each of them.
+  double gathered_share() const {
+    const bool once = plan_.node_ranks > 0 || !work_.device_shares_host_memory;
+    return (machines() - 1) / (once ? part_.world_size : machines());
   }
-  // Of a section's gather or reduction. Bytes of other machines arrive beside those of this one.
-  double collective_seconds(double joined) const {
+  // Of one that is reduced: each rank sends every other its shard.
+  double reduced_share() const { return (machines() - 1) / machines(); }
+  // Of a section's gather or reduction, of which a share comes from other machines. Those bytes
+  // arrive beside those of this one.
+  double collective_seconds(double joined, double share) const {
     if (part_.world_size == 1) return 0;
-    const double here = part_.world_size / static_cast<double>(work_.machines);
+    const double here = part_.world_size / machines();
     const double from_here = joined * (here - 1) / part_.world_size;
-    return rates_.call + std::max(seconds_for(joined * network_share(), rates_.network),
+    return rates_.call + std::max(seconds_for(joined * share, rates_.network),
                                   seconds_for(from_here, rates_.peers));
   }
   std::vector<Span>* kept() { return spans_ == Spans::kKeep ? &out_.spans : nullptr; }
@@ -114,6 +123,29 @@ GroupCost::Fetch Predictor::reading(std::uint32_t s) const {
   return fetch;
 }
 
+// A section of what this rank keeps for its node, and the rest of it from the node's other ranks.
+void Predictor::add_again(GroupCost::Fetch& to, const partition::Section& section) const {
+  if (plan_.node_ranks == 0) return;
+  const auto bytes_each = static_cast<double>(size_bytes(section.dtype));
+  const auto kept = static_cast<double>(
+      part_.node_shard(section, part_.rank % plan_.node_ranks, plan_.node_ranks).elements);
+  const double bytes = kept * bytes_each;
+  to.copy += work_.device_shares_host_memory ? seconds_for(2 * bytes, rates_.memory)
+                                             : seconds_for(bytes, rates_.link);
+  const double joined = static_cast<double>(section.buffer_elements) * bytes_each;
+  const double others = (plan_.node_ranks - 1.0) / plan_.node_ranks;
+  to.network += rates_.call + seconds_for(joined * others, rates_.peers);
+}
+
+// With nodes: into a rank, the shards that it keeps for its node, and then what the others of it
+// keep.
+double Predictor::gathered_seconds(double joined) const {
+  if (plan_.node_ranks == 0) return collective_seconds(joined, gathered_share());
+  const double others = (plan_.node_ranks - 1.0) / plan_.node_ranks;
+  return 2 * rates_.call + seconds_for(joined * gathered_share(), rates_.network) +
+         seconds_for(joined * others, rates_.peers);
+}
+
 GroupCost Predictor::cost_of(std::uint32_t group) const {
   GroupCost cost;
   const GroupWork& work = work_.groups[group];
@@ -125,16 +157,17 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
   const bool shares = work_.device_shares_host_memory;
   for (const std::uint32_t s : part_.group_sections[group]) {
     const partition::Section& section = part_.sections[s];
-    const auto bytes_each = static_cast<double>(size_bytes(section.dtype));
-    const auto shard = static_cast<double>(section.shard.elements) * bytes_each;
-    const auto joined = static_cast<double>(section.buffer_elements) * bytes_each;
+    const auto each = static_cast<double>(size_bytes(section.dtype));
+    const auto shard = static_cast<double>(section.shard.elements) * each;
+    const auto joined = static_cast<double>(section.buffer_elements) * each;
     const GroupCost::Fetch read = reading(s);
     add_fetch(cost.all, read);
     // Within memory it is read here and written there, but by a drive.
     const double copy =
         shares ? seconds_for(2 * shard, rates_.memory) : seconds_for(shard, rates_.link);
     if (!shares || plan_.sections[s].weight == Tier::kHost) cost.all.copy += copy;
-    cost.network += collective_seconds(joined);
+    cost.at_hand.network = cost.all.network += gathered_seconds(joined);
+    add_again(cost.again, section);
     if (section.frozen) {
       add_fetch(cost.at_hand, read);
       if (!shares || plan_.sections[s].weight == Tier::kHost) cost.at_hand.copy += copy;
@@ -149,7 +182,7 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
     } else {
       cost.gradient_copy += seconds_for(shard, rates_.link);
     }
-    cost.gradient_network += collective_seconds(joined);
+    cost.gradient_network += collective_seconds(joined, reduced_share());
   }
   return cost;
 }
@@ -181,6 +214,7 @@ void Predictor::play(const Stretch& stretch, std::vector<Span>* spans) {
   Passes passes(groups_, plan_.gather_slots, work_.prefetch_groups, work_.device_shares_host_memory,
                 spans);
   if (stretch.warm) passes.begin_warm();
+  if (plan_.node_ranks > 0) passes.keep_in_node();
   PhaseCost forward, backward;
   for (std::uint32_t m = 0; m < stretch.micro_batches; ++m) {
     if (m == 0 && stretch.deferred) {
@@ -361,14 +395,18 @@ void Predictor::count_bytes() {
   for (const partition::Section& section : part_.sections) {
     const auto joined = static_cast<double>(section.buffer_elements) *
                         static_cast<double>(size_bytes(section.dtype));
-    const std::uint32_t exchanges =
-        gathers[section.group] + (section.frozen ? 0 : work_.micro_batches);
-    out_.network_bytes += exchanges * joined * network_share();
+    const std::uint32_t reductions = section.frozen ? 0 : work_.micro_batches;
+    // With nodes, later gathers stay there.
+    const std::uint32_t gathered =
+        plan_.node_ranks > 0 ? std::min(gathers[section.group], 1u) : gathers[section.group];
+    out_.network_bytes += joined * (gathered * gathered_share() + reductions * reduced_share());
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
-    const double bytes = residency::sent_per_step(part_, gathers, work_.micro_batches, r);
-    out_.sent_bytes += bytes / part_.world_size;
-    out_.most_sent_bytes = std::max(out_.most_sent_bytes, bytes);
+    const residency::SentPerStep sent =
+        residency::sent_per_step(plan_, part_, gathers, work_.micro_batches, r);
+    out_.sent_bytes += sent.bytes / part_.world_size;
+    out_.sent_to_other_nodes += sent.to_other_nodes / part_.world_size;
+    out_.most_sent_bytes = std::max(out_.most_sent_bytes, sent.bytes);
   }
 }
 }  // namespace

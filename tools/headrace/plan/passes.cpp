@@ -35,14 +35,23 @@ double Passes::fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double 
     note(StepLane::kCopyToDevice, group, copy_free_ - fetch.copy, copy_free_);
     there = copy_free_;
   }
-  if (const double network = groups_[group].network; network > 0) {
+  if (fetch.network > 0) {
     const double begin = std::max(there, network_free_);
-    network_free_ = begin + network;
-    cost.of(StepLane::kNetwork) += network;
+    network_free_ = begin + fetch.network;
+    cost.of(StepLane::kNetwork) += fetch.network;
     note(StepLane::kNetwork, group, begin, network_free_);
     there = network_free_;
   }
   return there;
+}
+
+const GroupCost::Fetch& Passes::next_fetch(std::uint32_t group, Weights weights) {
+  const GroupCost& cost = groups_[group];
+  if (!kept_in_node_.empty()) {
+    if (kept_in_node_[group]) return cost.again;
+    kept_in_node_[group] = true;
+  }
+  return weights == Weights::kFetched ? cost.all : cost.at_hand;
 }
 
 void Passes::leave_gradients(std::uint32_t group, PhaseCost& cost) {
@@ -79,7 +88,7 @@ PhaseCost Passes::play(Direction direction, Weights weights) {
     if (!g.in_place && kept > 0) {
       --kept;
     } else if (!g.in_place) {
-      const GroupCost::Fetch& how = weights == Weights::kFetched ? g.all : g.at_hand;
+      const GroupCost::Fetch& how = next_fetch(group, weights);
       const std::size_t use = begins_.size() - 1;
       const double asked = use >= prefetch_ ? begins_[use - prefetch_] : 0;
       const double slot =

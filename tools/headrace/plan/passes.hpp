@@ -13,10 +13,11 @@ struct GroupCost {
   struct Fetch {
     double read = 0, verify = 0, copy = 0;
     double last_copy = 0;  // of the last tile, when all is read
+    double network = 0;
   };
   Fetch all;
   Fetch at_hand;  // after an update, which has read the trained part: the frozen rest
-  double network = 0;
+  Fetch again;    // from what a node keeps, if one does
   double forward = 0, backward = 0;
   double gradient_pass = 0;  // the CPU's over what backward leaves; 0 on a device of its own
   double gradient_copy = 0, gradient_network = 0;
@@ -30,6 +31,8 @@ class Passes {
 
   enum class Direction { kForward, kBackward };
   enum class Weights { kFetched, kAtHand };  // kAtHand: an update has just read them
+  // Nodes keep what was fetched once: from then on it comes from there.
+  void keep_in_node() { kept_in_node_.assign(groups_.size(), !first_); }
   // Groups that the pass before ended with are still there. The pass's own seconds.
   PhaseCost play(Direction direction, Weights weights = Weights::kFetched);
   // Until the gradients that are under way have left the device; seconds.
@@ -40,6 +43,7 @@ class Passes {
   void note_no_more() noexcept { spans_ = nullptr; }
 
  private:
+  const GroupCost::Fetch& next_fetch(std::uint32_t group, Weights weights);
   double fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double start, PhaseCost& cost);
   void leave_gradients(std::uint32_t group, PhaseCost& cost);
   void note(StepLane lane, std::uint32_t group, double begin, double end);
@@ -50,7 +54,8 @@ class Passes {
   std::vector<Span>* spans_;
   double compute_free_ = 0, drive_free_ = 0, copy_free_ = 0, network_free_ = 0, down_free_ = 0;
   bool first_ = true;
-  std::vector<double> begins_;     // when each use was asked for
-  std::vector<double> slot_ends_;  // of the uses that took a slot
+  std::vector<bool> kept_in_node_;  // per group; empty: nodes keep nothing
+  std::vector<double> begins_;      // when each use was asked for
+  std::vector<double> slot_ends_;   // of the uses that took a slot
 };
 }  // namespace headrace::tools

@@ -212,19 +212,35 @@ std::string store_text(const PlanResult& r) {
       seconds_text(static_cast<double>(every) * r.outcome.prediction.step_seconds));
 }
 
+namespace {
+// Per parameter in 16 bits: shards that are gathered, which NCCL and a node's copies bring once for
+// all ranks, and gradients for each rank of the node.
+std::uint64_t bits_into_node(const PlanResult& r) {
+  const residency::Plan& plan = *r.outcome.plan;
+  const std::uint64_t here = r.scenario.ranks_per_node(), times = r.scenario.micro_batches;
+  const std::uint64_t gathers = plan.slot_per_group || plan.node_ranks > 0 ? 1 : 2 * times;
+  const bool once = !r.scenario.on_cpu() || plan.node_ranks > 0;
+  return 16 * (gathers * (once ? 1 : here) + times * here);
+}
+}  // namespace
+
 std::string network_text(const PlanResult& r) {
   const Scenario& s = r.scenario;
   const Prediction& p = r.outcome.prediction;
   if (s.ranks() <= 1) return "none, one rank";
-  const std::string sent =
-      fmt::format("a rank sends {} a step to the other ranks, and the busiest {:.3f} times as much",
-                  bytes_text(p.sent_bytes), p.most_sent_bytes / p.sent_bytes);
+  const std::string beyond =
+      p.sent_to_other_nodes > 0
+          ? fmt::format(" ({} of it to other nodes)", bytes_text(p.sent_to_other_nodes))
+          : "";
+  const std::string sent = fmt::format(
+      "a rank sends {} a step to the other ranks{}, and the busiest {:.3f} times as much",
+      bytes_text(p.sent_bytes), beyond, p.most_sent_bytes / p.sent_bytes);
   if (s.nodes <= 1) return sent;
   return fmt::format(
       "{}; {} into each rank from other nodes, {} GB/s on average; {} bits x parameters x "
       "(M - 1) / M into each of M nodes{}",
       sent, bytes_text(p.network_bytes), number_text(p.network_bytes / p.step_seconds / 1e9),
-      r.outcome.plan->slot_per_group ? 16 * (1 + s.micro_batches) : 48 * s.micro_batches,
+      bits_into_node(r),
       s.micro_batches > 1 ? fmt::format(", in {} micro-batches", s.micro_batches) : "");
 }
 

@@ -75,6 +75,7 @@ Json prediction_json(const PlanResult& r) {
           {"network_bytes_per_step", p.network_bytes},
           {"sent_bytes_per_step", p.sent_bytes},
           {"most_sent_bytes_per_step", p.most_sent_bytes},
+          {"sent_to_other_nodes_bytes_per_step", p.sent_to_other_nodes},
           {"timeline", timeline_json(r)}};
 }
 

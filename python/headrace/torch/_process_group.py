@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of an engine over a process group of torch."""
+from __future__ import annotations
+
+import datetime
+import warnings
+from typing import Any, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from .._collective import Collective
+from .._errors import PeerLost, WrongState
+
+
+class ProcessGroup(Collective):
+    """Ranks over Gloo, for headrace.Engine(collective=...) on the CPU. Make it on every rank, after
+    torch.distributed.init_process_group().
+
+    group: one that nothing else uses, since calls come at times of their own, from a thread of the
+    engine too. None: a new group of all ranks. timeout: how long a call waits for the others, in
+    seconds, for a new group."""
+
+    takes_any_thread = True
+
+    def __init__(self, group: Any = None, *, timeout: float = 600.0) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise WrongState("torch.distributed is not initialized, so there are no ranks; nothing "
+                             "was made. Call torch.distributed.init_process_group(\"gloo\") first, "
+                             "or leave collective out for one rank.")
+        if group is None:
+            group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
+        self._group = group
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self._ranks = dist.get_process_group_ranks(group)
+        self._ended: Optional[str] = None
+
+    def all_to_all_v(self, what: str, give: Sequence[memoryview],
+                     take: Sequence[memoryview]) -> None:
+        if self._ended is not None:
+            raise PeerLost(f"'{what}': {self._ended}")
+        transfers = []
+        for rank, (sent, received) in enumerate(zip(give, take)):
+            if rank == self.rank:
+                continue
+            if sent.nbytes > 0:
+                transfers.append(dist.P2POp(dist.isend, _tensor_of(sent), self._ranks[rank],
+                                            self._group))
+            if received.nbytes > 0:
+                transfers.append(dist.P2POp(dist.irecv, _tensor_of(received), self._ranks[rank],
+                                            self._group))
+        if not transfers:
+            return
+        try:
+            for work in dist.batch_isend_irecv(transfers):
+                work.wait()
+        except RuntimeError as error:
+            self._ended = (self._said_by_others() or f"a rank left or is late ({error})") + \
+                "; no rank can go on without it. Start all of them again."
+            raise PeerLost(f"'{what}': {self._ended}") from error
+
+    # What a rank says when it fails, in the store that all of them have.
+    def _key_of(self, rank: int) -> str:
+        return f"headrace/{self._group.group_name}/{rank}"
+
+    def abort(self, why: str) -> None:
+        if self._ended is not None:
+            return
+        self._ended = f"this rank gave up: {why}"
+        _store().set(self._key_of(self.rank), why)
+        backend = self._group._get_backend(torch.device("cpu"))
+        if hasattr(backend, "abort"):
+            backend.abort()
+
+    def _said_by_others(self) -> str:
+        try:
+            for rank in range(self.world_size):
+                if rank != self.rank and _store().check([self._key_of(rank)]):
+                    return f"rank {rank} gave up: {_store().get(self._key_of(rank)).decode()}"
+        except RuntimeError:
+            pass  # the store was of the rank that is gone
+        return ""
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _tensor_of(piece: memoryview) -> torch.Tensor:
+    with warnings.catch_warnings():  # what is given may be read-only, and is only read
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.frombuffer(piece, dtype=torch.uint8)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.Engine on several ranks over Gloo: ranks_test.py FOLDER [TEST...]."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    print(f"{error}: skipped")
+    sys.exit(77)
+
+import headrace
+import headrace.torch
+
+MICRO_BATCHES = 8
+GROUPS = {"first": {"w": ((300, 500), "bf16"), "b": ((500,), "f32")},
+          "second": {"w": ((70000,), "f32")}}
+
+
+def values_of(name, shape):
+    return numpy.random.default_rng(len(name)).standard_normal(shape, dtype=numpy.float32) / 8
+
+
+def settings_of(folder, ranks, more):
+    place = {"device": "nvme", "nvme_path": folder}
+    zero = {"stage": 3, "offload_optimizer": place, "offload_param": place, **more}
+    return {"gradient_accumulation_steps": MICRO_BATCHES // ranks, "zero_optimization": zero,
+            "headrace": {"allow_memory_backed": True}}
+
+
+def bits_of(array, dtype):
+    """bf16 by cutting, as uint16."""
+    return (array.view(numpy.uint32) >> 16).astype(numpy.uint16) if dtype == "bf16" else array
+
+
+def train(engine, rank, ranks):
+    """Its hashes, and the norms of the steps."""
+    groups = [engine.add_group(name, parameters) for name, parameters in GROUPS.items()]
+    engine.freeze()
+    for group in groups:
+        group.load({name: bits_of(values_of(name, shape), dtype)
+                    for name, (shape, dtype) in GROUPS[group.name].items()})
+    norms = []
+    for step in range(4):
+        for number in range(rank, MICRO_BATCHES, ranks):
+            for group in groups:
+                with group.gather():
+                    pass
+            for group in reversed(groups):
+                with group.gather() as gathered:
+                    for name, (shape, dtype) in GROUPS[group.name].items():
+                        weight = numpy.asarray(gathered[name]).astype(numpy.float32).sum()
+                        gradient = values_of(f"{step}{number}{name}", shape) * (1 + weight % 2)
+                        engine.add_gradient(f"{group.name}.{name}", bits_of(gradient, dtype))
+        norms.append(engine.step(1e-2, gradient_scale=1 / MICRO_BATCHES, max_norm=1).gradient_norm)
+    return [engine.hash_parameters(), engine.hash_optimizer_state(), *norms]
+
+
+def rank_main(folder, rank, ranks, what, more):
+    store = f"file://{folder}/store-{what}-{ranks}-{bool(more)}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    group = headrace.torch.ProcessGroup(timeout=30)
+    with headrace.Engine(settings_of(folder, ranks, more), collective=group) as engine:
+        if what == "fails" and rank == 1:
+            group.abort("the test says so")
+            os._exit(3)
+        result = train(engine, rank, ranks)
+        said = engine.exchange(bytes([rank, 7]))
+        stats = engine.stats()
+    print(json.dumps({"result": result, "exchanged": [list(one) for one in said],
+                      "followed": stats["steps_followed"],
+                      "sent": stats["collective_sent_to_other_nodes_bytes"]}))
+
+
+def start(folder, rank, ranks, what, more):
+    words = [sys.executable, __file__, "rank", folder, str(rank), str(ranks), what,
+             json.dumps(more)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"))
+
+
+class Ranks(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def world(self, ranks, what="trains", more=None):
+        processes = [start(self.folder, rank, ranks, what, more or {}) for rank in range(ranks)]
+        return [(one.communicate(timeout=120), one.returncode) for one in processes]
+
+    def test_train_as_one_does(self):
+        with headrace.Engine(settings_of(self.folder, 1, {})) as engine:
+            alone = train(engine, 0, 1)
+        for ranks, more in ((2, {}), (4, {"zero_hpz_partition_size": 2}), (2, {"stage": 2})):
+            with self.subTest(ranks=ranks, more=more):
+                for (out, errors), code in self.world(ranks, more=more):
+                    self.assertEqual(code, 0, errors)
+                    said = json.loads(out.splitlines()[-1])
+                    self.assertEqual(said["result"], alone)
+                    self.assertEqual(said["exchanged"], [[rank, 7] for rank in range(ranks)])
+                    self.assertGreater(said["followed"], 0)
+                    self.assertEqual(said["sent"] > 0, bool(more.get("zero_hpz_partition_size")))
+                for store in pathlib.Path(self.folder).glob("store-*"):
+                    store.unlink()
+        self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
+
+    def test_end_with_the_cause_where_one_fails(self):
+        (first, code), (_, second_code) = self.world(2, "fails")
+        self.assertEqual(second_code, 3)
+        self.assertNotEqual(code, 0)
+        self.assertRegex(first[1], "PeerLost.*(rank 1 gave up: the test says so|a rank left)")
+
+    def test_refuse_what_is_no_collective_by_name(self):
+        with self.assertRaisesRegex(ValueError, "collective is a str.*ProcessGroup"):
+            headrace.Engine(collective="gloo")
+        with self.assertRaisesRegex(NotImplementedError, "gpu has the groups"):
+            headrace.Engine(collective=headrace.Collective(), gpu=0)
+        with self.assertRaisesRegex(RuntimeError, "torch.distributed is not initialized"):
+            headrace.torch.ProcessGroup()
+
+    def test_of_a_collective_that_raises_chain_its_error(self):
+        class Broken(headrace.Collective):
+            rank, world_size = 0, 2
+
+            def all_to_all_v(self, what, give, take):
+                raise OSError("the cable is out")
+
+            def abort(self, why):
+                self.why = why
+
+        broken = Broken()
+        engine = headrace.Engine(collective=broken)
+        engine.add_group("g", {"w": ((8,), "f32")})
+        with self.assertRaises(headrace.PeerLost) as raised:
+            engine.freeze()
+        self.assertEqual(str(raised.exception.__cause__), "the cable is out")
+        self.assertIn("collective", broken.why)
+        engine.close()
+
+    def test_exchange_with_nobody(self):
+        with headrace.Engine() as engine:
+            engine.add_group("g", {"w": ((8,), "f32")})
+            engine.freeze()
+            self.assertEqual(engine.exchange(b"one"), [b"one"])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rank":
+        rank_main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5],
+                  json.loads(sys.argv[6]))
+        sys.exit(0)
+    FOLDER = sys.argv.pop(1)
+    unittest.main()
