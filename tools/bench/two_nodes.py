@@ -124,8 +124,8 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             for name, settings in CASES.items():
                 row = rows[name] = train(nodes, settings, asked, folder)
-                counted = sum(row["report"]["ranks"]["sent_to_other_nodes_bytes"])
-                said = f" ({counted / asked.steps / row['parameters']:.3f} counted)"
+                counted = sum(row["report"]["ranks"]["sent_to_other_nodes_bytes"]["by_rank"])
+                said = f" ({counted / (WARM_UP + asked.steps) / row['parameters']:.3f} counted)"
                 print(f"{name:20} {row['crossed'] / row['parameters']:.3f} bytes per parameter and "
                       f"step crossed the link{said if counted else ''}; hashes "
                       f"{' '.join(row['hashes'])}", flush=True)
