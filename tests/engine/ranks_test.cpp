@@ -345,7 +345,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class RanksNodes : public ::testing::Test {
  protected:
-  static constexpr std::uint32_t kGroups = 7, kMicroBatches = 2;
+  static constexpr std::uint32_t kGroups = 5, kMicroBatches = 2;
   static Settings settings(std::uint32_t node_ranks, OffloadDevice place,
                            const testing::TemporaryDirectory& folder) {
     Settings s;
@@ -359,7 +359,7 @@ class RanksNodes : public ::testing::Test {
   }
   static void begin(Engine& engine) {
     for (std::uint32_t g = 0; g < kGroups; ++g) {
-      const std::int64_t elements = (g % 3 + 1) * 131072;
+      const std::int64_t elements = (g % 3 + 1) * 65536;
       engine.add_group("h." + std::to_string(g), {{"w", DType::kBf16, {elements}, {}}});
     }
     engine.freeze();
@@ -369,7 +369,7 @@ class RanksNodes : public ::testing::Test {
     for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g});
   }
   static void backward(Engine& engine) {
-    static const std::vector<std::uint16_t> gradient(3 * 131072, 0x3c00);
+    static const std::vector<std::uint16_t> gradient(3 * 65536, 0x3c00);
     for (std::uint32_t g = kGroups; g-- > 0;) {
       (void)engine.gather({g});
       engine.add_gradient({g}, gradient.data(), DType::kBf16);
@@ -391,7 +391,7 @@ class RanksNodesSent : public RanksNodes,
 
 // Only the first gather of a step, and the reductions, leave the node; only the first reads.
 TEST_P(RanksNodesSent, IsWhatThePlanSays) {
-  constexpr std::uint32_t kWarmUp = 3, kSteps = 3;
+  constexpr std::uint32_t kWarmUp = 3, kSteps = 2;
   const auto [world, node_ranks, place] = GetParam();
   const testing::TemporaryDirectory folder;
   const auto settings_of = [&, node_ranks = node_ranks, place = place](std::uint32_t) {
@@ -441,13 +441,13 @@ TEST_P(RanksNodesSent, IsWhatThePlanSays) {
 INSTANTIATE_TEST_SUITE_P(Worlds, RanksNodesSent,
                          ::testing::Values(std::tuple(4u, 2u, OffloadDevice::kCpu),
                                            std::tuple(4u, 2u, OffloadDevice::kNvme),
-                                           std::tuple(6u, 3u, OffloadDevice::kNvme),
-                                           std::tuple(6u, 2u, OffloadDevice::kCpu)));
+                                           std::tuple(6u, 3u, OffloadDevice::kNvme)));
 
 // A rank that sleeps in mid-step loses what it kept; the others have not slept. All join anew.
 TEST_F(RanksNodes, JoinAnewWhereARankHasSlept) {
   const testing::TemporaryDirectory folder;
   std::vector<std::string> hashes;
+  std::uint64_t with = 0, without = 0;  // bytes to other nodes
   for (const bool sleeps : {false, true}) {
     const auto settings_of = [&](std::uint32_t) {
       Settings s = settings(2, OffloadDevice::kNvme, folder);
@@ -471,10 +471,9 @@ TEST_F(RanksNodes, JoinAnewWhereARankHasSlept) {
       if (rank.number == 0) hashes.push_back(hash);
     });
     for (const std::string& error : errors) EXPECT_EQ(error, "");
-    static std::uint64_t without = 0;
-    if (!sleeps) without = joined[0];
-    if (sleeps) EXPECT_GT(joined[0], without);
+    (sleeps ? with : without) = joined[0];
   }
+  EXPECT_GT(with, without);
   ASSERT_EQ(hashes.size(), 2u);
   EXPECT_EQ(hashes[1], hashes[0]);
 }
