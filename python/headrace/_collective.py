@@ -6,6 +6,7 @@ import ctypes
 from typing import Any, Callable, Optional, Sequence
 
 from . import _c
+from ._errors import ArgumentError
 from ._library import new
 
 
@@ -41,10 +42,23 @@ def _bytes_at(address: Optional[int], size_bytes: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size_bytes).from_address(address)).cast("B")
 
 
+def _refuse_incomplete(collective: Collective) -> None:
+    kind = type(collective)
+    for name in ("all_to_all_v", "abort"):
+        if getattr(kind, name) is getattr(Collective, name):
+            raise ArgumentError(f"{kind.__name__} has no {name}() of its own, and the engine needs "
+                                "one; nothing was made. See headrace.Collective.")
+    rank, world_size = collective.rank, collective.world_size
+    if not isinstance(rank, int) or not isinstance(world_size, int):
+        raise ArgumentError(f"{kind.__name__} has the rank {rank!r} and the world_size "
+                            f"{world_size!r}; nothing was made. Both are numbers.")
+
+
 class Table:
     """A Collective as C calls it. `failure`: what it raised first."""
 
     def __init__(self, collective: Collective) -> None:
+        _refuse_incomplete(collective)
         self._of = collective
         self.failure: Optional[BaseException] = None
         fields: Any = dict(_c.headrace_collective._fields_)
@@ -67,11 +81,18 @@ class Table:
             return _c.HEADRACE_OK
         return call
 
-    def _abort(self, _context: Any, why: bytes) -> None:
+    def abort(self, why: str) -> None:
         try:
-            self._of.abort(why.decode("utf-8", "replace"))
+            self._of.abort(why)
         except BaseException as error:
             self.failure = self.failure or error
+
+    def _abort(self, _context: Any, why: bytes) -> None:
+        self.abort(why.decode("utf-8", "replace") if self.failure is None else self.cause())
+
+    def cause(self) -> str:
+        """Of the failure, for the other ranks and this one."""
+        return f"{type(self.failure).__name__}: {self.failure}"
 
     def _pieces(self, pieces: Any) -> list[memoryview]:
         return [_bytes_at(pieces[r].data, pieces[r].size_bytes)
@@ -98,5 +119,7 @@ class Table:
         own = _bytes_at(mine, size_bytes)
         takes = [_bytes_at(of_all + rank * size_bytes, size_bytes)
                  for rank in range(self._of.world_size)]
+        if size_bytes == 0:
+            return
         self._of.all_to_all_v(what, [own] * len(takes), takes)
         takes[self._of.rank][:] = own

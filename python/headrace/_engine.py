@@ -360,6 +360,8 @@ class Engine:
         return self
 
     def __exit__(self, raised: Any, *_where: Any) -> None:
+        if raised is not None and self._table is not None and self._handle is not None:
+            self._table.abort(f"{raised.__name__}: {_where[0]}")  # the others would wait for it
         try:
             self.close()
         except WrongState:  # arrays of the frames that an exception left behind
@@ -379,9 +381,13 @@ class Engine:
         try:
             call_to_the_end(name, self._live(), *arguments)
         except Error as error:
-            if self._table is not None and self._table.failure is not None:
-                raise error from self._table.failure
-            raise
+            if self._table is None or self._table.failure is None:
+                raise
+            failure = self._table.failure
+            if isinstance(failure, KeyboardInterrupt):
+                raise failure from error  # the engine has ended, as on the other ranks
+            raise type(error)(f"{error} ({self._table.cause()})", error.code,
+                              error.errno) from failure
         finally:
             self._drain_log()
 
@@ -698,9 +704,14 @@ class Engine:
     def finish_step(self) -> None:
         self._call("engine_finish_step")
 
-    def exchange(self, mine: bytes) -> list[bytes]:
+    def exchange(self, mine: Any) -> list[bytes]:
         """With several ranks, what each of them gives, by rank; all give as many bytes. Between a
         step() and the next gather it does not disturb what the ranks do ahead."""
+        try:
+            mine = bytes(memoryview(mine).cast("B"))
+        except TypeError:
+            raise ArgumentError(f"exchange() was given a {type(mine).__name__}; nothing was sent. "
+                                "Give bytes, or a row-major array.") from None
         ranks = 1 if self._table is None else self._table.struct.world_size
         of_all = ctypes.create_string_buffer(max(1, ranks * len(mine)))
         self._call("engine_exchange", _address_of(mine), len(mine), of_all, ranks * len(mine))

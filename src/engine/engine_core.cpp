@@ -3,6 +3,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "async/thread.hpp"
@@ -172,7 +174,10 @@ void EngineCore::exchange(std::span<const std::byte> mine, std::span<std::byte> 
                     std::to_string(mine.size()) + " each need " + std::to_string(needed) +
                     "; nothing was sent");
   }
-  const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kExchange);
+  // So that ranks with different sizes are named, whatever the collective does.
+  constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
+  const auto together = running.gradients->begin_together(
+      ranks::RankCall::Kind::kExchange, static_cast<std::uint32_t>(std::min(mine.size(), kMost)));
   inputs_.collective->exchange(running.ranks.next("exchange"), mine, all);
 }
 

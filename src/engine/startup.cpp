@@ -187,6 +187,13 @@ void Startup::say_what_was_chosen(const Running& r) const {
   if (const std::string other = dtype_not_followed(in_.settings, r.partition); !other.empty())
     in_.log(LogLevel::kWarning, other);
   if (!r.plan.warning.empty()) in_.log(LogLevel::kWarning, r.plan.warning);
+  const std::uint32_t of_node = in_.settings.zero_hpz_partition_size;
+  if (const std::uint32_t ranks = r.partition.world_size; ranks > 1 && of_node > ranks) {
+    in_.log(LogLevel::kWarning, "zero_optimization.zero_hpz_partition_size is " +
+                                    std::to_string(of_node) + ", and there are " +
+                                    std::to_string(ranks) +
+                                    " ranks: all of them are one node, so it has no effect");
+  }
   in_.log(LogLevel::kInfo, residency::summary(r.plan));
   in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
                                r.update_threads_source + "), instruction set " +

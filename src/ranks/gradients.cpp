@@ -190,12 +190,12 @@ void Gradients::discard() {
   forget(/*stepped=*/false);
 }
 
-std::unique_lock<std::mutex> Gradients::begin_together(RankCall::Kind kind) {
+std::unique_lock<std::mutex> Gradients::begin_together(RankCall::Kind kind, std::uint32_t bytes) {
   if (!bucket_) return {};
   auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
   runner_->leave();
-  meet({.kind = kind});
+  meet({.kind = kind, .position = bytes});
   return one_at_a_time;
 }
 

@@ -51,7 +51,7 @@ class Gradients {
 
   // Trainer thread, collective: with several ranks, the ranks begin a call of several parts
   // together. While the result lives, this rank begins no other collective call.
-  std::unique_lock<std::mutex> begin_together(RankCall::Kind kind);
+  std::unique_lock<std::mutex> begin_together(RankCall::Kind kind, std::uint32_t bytes = 0);
   // Trainer thread, collective: with several ranks, returns when all of them are at this call.
   void meet_alike(RankCall::Kind kind);
 

@@ -76,7 +76,7 @@ std::string RankCalls::text_of(const Said& said) const {
     case RankCall::Kind::kLeave:
       return "the next call";
     case RankCall::Kind::kExchange:
-      return "exchange";
+      return "exchange of " + std::to_string(said.position) + " bytes";
     case RankCall::Kind::kStep:
       return "step";
     case RankCall::Kind::kDiscard:

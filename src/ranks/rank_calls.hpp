@@ -84,12 +84,13 @@ struct RankCall {
     kReduce
   };
   Kind kind = Kind::kStep;
-  GroupId group = {};          // for kOpenBucket, kGather, kJoinAhead and kReduce
-  std::uint32_t position = 0;  // for the same: the number of gathers before it in the step
-  Join join = Join::kNone;     // for kGather and kJoinAhead: what this rank lacks
-  bool wide = false;           // for kOpenBucket
-  bool clean = false;          // for kGather: this rank has no gradient of this step
-  StepTerms terms = {};        // for kStep
+  GroupId group = {};  // for kOpenBucket, kGather, kJoinAhead and kReduce
+  // For the same: the number of gathers before it in the step. For kExchange: bytes.
+  std::uint32_t position = 0;
+  Join join = Join::kNone;  // for kGather and kJoinAhead: what this rank lacks
+  bool wide = false;        // for kOpenBucket
+  bool clean = false;       // for kGather: this rank has no gradient of this step
+  StepTerms terms = {};     // for kStep
 };
 
 // The next action of all ranks. Without `open`, all of them are at the same call.

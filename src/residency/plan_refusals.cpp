@@ -62,10 +62,11 @@ std::string parameters_not_kept(PlanInputs in, const Choice& choice, std::uint64
          std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
 }
 // What it would be without the copies that nodes keep.
-std::string nothing_for_nodes(PlanInputs in, const Choice& choice) {
+std::string nothing_for_nodes(PlanInputs in, const Choice& choice, std::uint64_t smallest) {
   if (node_ranks(in) == 0) return "";
   in.settings.zero_hpz_partition_size = 1;
   const std::uint64_t bytes = lay_out(in, choice).report.host_bytes;
+  if (bytes >= smallest) return "";
   return "Set zero_optimization.zero_hpz_partition_size to 1, where no node keeps a copy of the "
          "parameters: it would be " +
          std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
@@ -87,7 +88,7 @@ void refuse_host(const PlanInputs& in, const Choice& choice, const Plan& least,
   const std::uint64_t smallest = least.report.host_bytes, left = in.machine_left_bytes;
   const bool machine = left != 0 && smallest > left;
   std::string offload = parameters_not_kept(in, choice, smallest);
-  if (offload.empty()) offload = nothing_for_nodes(in, choice);
+  if (offload.empty()) offload = nothing_for_nodes(in, choice, smallest);
   if (offload.empty()) offload = more_on_nvme(in, choice, smallest);
   const std::string tiles =
       offload.empty() ? smaller_tiles(in, smallest, machine ? left : limit) : std::string();

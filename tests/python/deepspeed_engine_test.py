@@ -172,6 +172,32 @@ class Training(Engines):
         self.assertEqual(other.loss_scale(), engine.loss_scale())
         self.assert_same(self.weights(engine), self.weights(other))
 
+    def test_refuses_a_loss_that_was_not_scaled_in_fp16_or_twice(self):
+        config = {"fp16": {"enabled": True, "loss_scale": 64}}
+        norms = []
+        for by_engine in (True, False):
+            engine = self.engine(config=config)
+            for number in range(2):
+                loss = (engine(batch_of(number, torch.float16)) - 1).float().pow(2).mean()
+                if by_engine:
+                    engine.backward(loss)
+                else:
+                    engine.scale(loss).backward()
+                engine.step()
+            norms.append(float(engine.get_global_grad_norm()))
+        self.assertEqual(norms[0], norms[1])
+        before = self.weights(engine)
+        loss = engine(batch_of(2, torch.float16)).float().pow(2).mean()
+        with self.assertRaisesRegex(RuntimeError, "scaled twice"):
+            engine.backward(engine.scale(loss))
+        engine = self.engine(config=config)
+        engine(batch_of(2, torch.float16)).float().pow(2).mean().backward()
+        with self.assertRaisesRegex(RuntimeError, "a loss that was not scaled"):
+            engine.step()
+        engine.zero_grad()
+        self.train(engine, range(2), torch.float16)
+        self.assertEqual(before.keys(), self.weights(engine).keys())
+
     def test_ends_at_the_least_scale(self):
         engine = self.engine(config={"gradient_accumulation_steps": 1, "fp16": {
             "enabled": True, "initial_scale_power": 26, "min_loss_scale": 2.0 ** 25,
@@ -306,7 +332,7 @@ class Questions(Engines):
         self.assertEqual((engine.world_size, engine.global_rank, engine.local_rank), (1, 0, 0))
         self.assertIsNone(engine.steps_per_print())
         loss = engine(batch_of(0)).mean()
-        self.assertIs(engine.scale(loss), loss)
+        self.assertEqual(engine.scale(loss).item(), loss.item() / 2)  # micro-batches in a step
         engine.empty_partition_cache()
         with engine.no_sync():
             engine.backward(loss)

@@ -71,8 +71,13 @@ def rank_main(folder, rank, ranks, what, more):
         if what == "fails" and rank == 1:
             group.abort("the test says so")
             os._exit(3)
+        if what == "raises" and rank == 1:
+            raise KeyError("mine")
         result = train(engine, rank, ranks)
         said = engine.exchange(bytes([rank, 7]))
+        assert engine.exchange(b"") == [b""] * ranks
+        if what == "differs":
+            engine.exchange(bytes(1 + rank))
         stats = engine.stats()
     print(json.dumps({"result": result, "exchanged": [list(one) for one in said],
                       "followed": stats["steps_followed"],
@@ -118,11 +123,25 @@ class Ranks(unittest.TestCase):
         self.assertNotEqual(code, 0)
         self.assertRegex(first[1], "PeerLost.*(rank 1 gave up: the test says so|a rank left)")
 
+    def test_tell_the_others_what_was_raised(self):
+        (first, code), (second, _) = self.world(2, "raises")
+        self.assertNotEqual(code, 0)
+        self.assertRegex(first[1], "PeerLost.*rank 1 gave up: KeyError: 'mine'")
+        self.assertIn("KeyError: 'mine'", second[1])
+
+    def test_name_both_sizes_where_they_exchange_others(self):
+        for (_, errors), code in self.world(2, "differs"):
+            self.assertNotEqual(code, 0)
+            self.assertRegex(errors, "PeerLost.*rank 1 called exchange of 2 bytes where rank 0 "
+                                     "called exchange of 1 bytes")
+
     def test_refuse_what_is_no_collective_by_name(self):
         with self.assertRaisesRegex(ValueError, "collective is a str.*ProcessGroup"):
             headrace.Engine(collective="gloo")
         with self.assertRaisesRegex(NotImplementedError, "gpu has the groups"):
             headrace.Engine(collective=headrace.Collective(), gpu=0)
+        with self.assertRaisesRegex(ValueError, r"Collective has no all_to_all_v\(\) of its own"):
+            headrace.Engine(collective=headrace.Collective())
         with self.assertRaisesRegex(RuntimeError, "torch.distributed is not initialized"):
             headrace.torch.ProcessGroup()
 
@@ -142,7 +161,7 @@ class Ranks(unittest.TestCase):
         with self.assertRaises(headrace.PeerLost) as raised:
             engine.freeze()
         self.assertEqual(str(raised.exception.__cause__), "the cable is out")
-        self.assertIn("collective", broken.why)
+        self.assertEqual(broken.why, "OSError: the cable is out")
         engine.close()
 
     def test_exchange_with_nobody(self):
@@ -150,6 +169,10 @@ class Ranks(unittest.TestCase):
             engine.add_group("g", {"w": ((8,), "f32")})
             engine.freeze()
             self.assertEqual(engine.exchange(b"one"), [b"one"])
+            self.assertEqual(engine.exchange(numpy.arange(2, dtype=numpy.int16)),
+                             [b"\0\0\1\0"])
+            with self.assertRaisesRegex(ValueError, "exchange.. was given a str"):
+                engine.exchange("one")
 
 
 if __name__ == "__main__":

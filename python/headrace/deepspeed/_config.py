@@ -122,7 +122,8 @@ def _with_dtypes(config: dict, dtypes: set) -> dict:
             raise ArgumentError(
                 f"{key}.enabled is \"auto\", and the model has {', '.join(sorted(dtypes))} "
                 "parameters, so nothing says whether it is to be converted; it is as it was. Give "
-                "true, which converts it to bf16, or false, which keeps each dtype.")
+                f"true, which converts it to {dtype}, or false"
+                f"{', which keeps each dtype' if dtype == 'bf16' else ' and model.float()'}.")
         config = {**config, key: {**section, "enabled": dtype in dtypes}}
     return config
 

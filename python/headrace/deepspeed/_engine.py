@@ -31,6 +31,7 @@ class Engine(Questions, torch.nn.Module):
         self.config, self._loop, self._trains = config, loop, trains
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
         self._since_update = 0  # micro-batches
+        self._is_scaled = False
         self._adds = loop.accumulation > 1
         self._boundary: Optional[bool] = None  # what set_gradient_accumulation_boundary() said
         self._norm: Optional[torch.Tensor] = None
@@ -60,9 +61,12 @@ class Engine(Questions, torch.nn.Module):
         if loss.numel() != 1:
             raise ValueError(f"the loss has {loss.numel()} elements; no gradient was computed. "
                              "Give its mean or sum.")
+        if hasattr(loss, "_headrace_scaled"):
+            raise WrongState("backward() of a loss that scale() has scaled; no gradient was "
+                             "computed, since it would be scaled twice. Give the loss itself.")
         if scale_wrt_gas:
             loss = loss / self._loop.accumulation
-        self.scale(loss).backward(retain_graph=retain_graph)
+        self._scaled(loss).backward(retain_graph=retain_graph)
         return loss
 
     def is_gradient_accumulation_boundary(self) -> bool:
@@ -76,6 +80,7 @@ class Engine(Questions, torch.nn.Module):
     def step(self, lr_kwargs: Optional[dict] = None) -> None:
         self._refuse_without_optimizer("step()")
         self._applied = False
+        self._refuse_unscaled()
         is_boundary = self.is_gradient_accumulation_boundary()
         if is_boundary:
             self._refuse_missing_metrics(lr_kwargs or {})
@@ -99,6 +104,7 @@ class Engine(Questions, torch.nn.Module):
         self._applied = self.optimizer.updates() > before
         self._norm = norm
         self.optimizer.zero_grad()
+        self._is_scaled = False
         self.skipped_steps += not self._applied
         self.global_steps += 1
         self._loop.loss_scale.update(overflowed=not self._applied)
@@ -108,6 +114,14 @@ class Engine(Questions, torch.nn.Module):
         if every and self.global_steps % every == 0:
             _log.info("step=%d, skipped=%d, lr=%s", self.global_steps, self.skipped_steps,
                       self.get_lr())
+
+    def _refuse_unscaled(self) -> None:
+        has_gradients = any(one.grad is not None for one in self.module.parameters())
+        if self.fp16_enabled() and has_gradients and not self._is_scaled:
+            raise WrongState("step() in fp16 after a backward() of a loss that was not scaled, so "
+                             "small gradients were lost; nothing was updated. Call "
+                             "engine.backward(loss), or engine.scale(loss).backward(), and "
+                             "engine.zero_grad() before.")
 
     def _refuse_missing_metrics(self, lr_kwargs: dict) -> None:
         if isinstance(self.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) \

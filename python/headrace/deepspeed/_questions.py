@@ -46,6 +46,7 @@ class Questions:
     _adds: bool  # made for several micro-batches in a step
     _norm: Optional[torch.Tensor]
     _since_update: int
+    _is_scaled: bool  # since the last step(), a loss was
 
     # ---- the optimizer ----
     def get_global_grad_norm(self) -> Optional[torch.Tensor]:
@@ -66,9 +67,17 @@ class Questions:
         return self._loop.loss_scale.dynamic
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """For a program that calls loss.backward() itself."""
-        value = self._loop.loss_scale.value
-        return loss if value == 1 else loss.float() * value
+        """For a program that calls backward() of the loss itself: the loss divided by the number of
+        micro-batches in a step, and multiplied by the scale of fp16."""
+        return self._scaled(loss / self._loop.accumulation if self._loop.accumulation > 1 else loss)
+
+    def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        if not self.fp16_enabled():
+            return loss
+        self._is_scaled = True
+        scaled = loss.float() * self._loop.loss_scale.value
+        scaled._headrace_scaled = True  # type: ignore[attr-defined]
+        return scaled
 
     def fp16_enabled(self) -> bool:
         """Whether the file converts the model to fp16."""

@@ -13,6 +13,9 @@ from .._collective import Collective
 from .._errors import PeerLost, WrongState
 
 
+_END = "; no rank can go on without it. Start all of them again."
+
+
 class ProcessGroup(Collective):
     """Ranks over Gloo, for headrace.Engine(collective=...) on the CPU. Make it on every rank, after
     torch.distributed.init_process_group().
@@ -52,12 +55,21 @@ class ProcessGroup(Collective):
         if not transfers:
             return
         try:
-            for work in dist.batch_isend_irecv(transfers):
-                work.wait()
+            works = list(zip(dist.batch_isend_irecv(transfers), [one.peer for one in transfers]))
         except RuntimeError as error:
-            self._ended = (self._said_by_others() or f"a rank left or is late ({error})") + \
-                "; no rank can go on without it. Start all of them again."
-            raise PeerLost(f"'{what}': {self._ended}") from error
+            raise self._lost(what, "another rank", error) from error
+        self._wait(what, works)
+
+    def _wait(self, what: str, works: list) -> None:
+        for work, peer in works:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise self._lost(what, f"rank {self._ranks.index(peer)}", error) from error
+
+    def _lost(self, what: str, name: str, error: Exception) -> PeerLost:
+        self._ended = (self._said_by_others() or f"{name} left or is late ({error})") + _END
+        return PeerLost(f"'{what}': {self._ended}")
 
     # What a rank says when it fails, in the store that all of them have.
     def _key_of(self, rank: int) -> str:
