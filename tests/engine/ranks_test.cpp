@@ -363,24 +363,37 @@ class RanksNodes : public ::testing::Test {
       engine.add_group("h." + std::to_string(g), {{"w", DType::kBf16, {elements}, {}}});
     }
     engine.freeze();
-    load_all(engine);
+    for (std::uint32_t g = 0; g < kGroups; ++g) {
+      engine.load({g}, [](ParameterId id, std::span<std::byte> out) {
+        for (std::size_t b = 0; b < out.size(); ++b)
+          out[b] = static_cast<std::byte>(b % 2 == 0 ? b / 509 + 31 * id.index : 0x3c);
+      });
+    }
   }
   static void forward(Engine& engine) {
     for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g});
   }
-  static void backward(Engine& engine) {
+  // Returns a sum of the weights that it has seen.
+  static std::uint64_t backward(Rank& rank) {
     static const std::vector<std::uint16_t> gradient(3 * 65536, 0x3c00);
+    std::uint64_t sum = 0;
     for (std::uint32_t g = kGroups; g-- > 0;) {
-      (void)engine.gather({g});
-      engine.add_gradient({g}, gradient.data(), DType::kBf16);
+      const Gathered whole = rank.engine.gather({g});
+      const DeviceSpan bytes = whole.bytes({g});
+      std::vector<std::byte> seen(bytes.size_bytes);
+      rank.device.copy({}, seen.data(), bytes.data, seen.size());
+      rank.device.synchronize({});
+      for (const std::byte one : seen) sum = sum * 31 + static_cast<std::uint64_t>(one);
+      rank.engine.add_gradient({g}, gradient.data(), DType::kBf16);
     }
+    return sum;
   }
-  static void step(Engine& engine) {
+  static void step(Rank& rank) {
     for (std::uint32_t m = 0; m < kMicroBatches; ++m) {
-      forward(engine);
-      backward(engine);
+      forward(rank.engine);
+      backward(rank);
     }
-    engine.step({.learning_rate = 0.1f});
+    rank.engine.step({.learning_rate = 0.1f});
   }
 };
 
@@ -400,9 +413,9 @@ TEST_P(RanksNodesSent, IsWhatThePlanSays) {
   std::vector<std::string> hashes(world);
   const auto errors = run_ranks(world, HostFlavour::kLate, settings_of, [&](Rank& rank) {
     begin(rank.engine);
-    for (std::uint32_t s = 0; s < kWarmUp; ++s) step(rank.engine);
+    for (std::uint32_t s = 0; s < kWarmUp; ++s) step(rank);
     const Stats before = rank.engine.stats();
-    for (std::uint32_t s = 0; s < kSteps; ++s) step(rank.engine);
+    for (std::uint32_t s = 0; s < kSteps; ++s) step(rank);
     const Stats after = rank.engine.stats();
     const PlanReport plan = rank.engine.plan();
     const auto of_steps = [&](const auto& bytes) {
@@ -432,7 +445,7 @@ TEST_P(RanksNodesSent, IsWhatThePlanSays) {
       world, HostFlavour::kPrompt, [&](std::uint32_t) { return settings(1, place, folder); },
       [&](Rank& rank) {
         begin(rank.engine);
-        for (std::uint32_t s = 0; s < kWarmUp + kSteps; ++s) step(rank.engine);
+        for (std::uint32_t s = 0; s < kWarmUp + kSteps; ++s) step(rank);
         const std::string hash = rank.engine.hash_parameters() + rank.engine.hash_optimizer_state();
         if (rank.number == 0) without = hash;
       });
@@ -454,7 +467,7 @@ TEST_F(RanksNodes, JoinAnewWhereARankHasSlept) {
       s.rank_agreement = RankOrder::kEach;  // else all ranks sleep alike
       return s;
     };
-    std::vector<std::uint64_t> joined(4);
+    std::vector<std::uint64_t> joined(4), sums(4);
     const auto errors = run_ranks(4, HostFlavour::kLate, settings_of, [&](Rank& rank) {
       begin(rank.engine);
       for (std::uint32_t s = 0; s < 4; ++s) {
@@ -463,7 +476,7 @@ TEST_F(RanksNodes, JoinAnewWhereARankHasSlept) {
           rank.engine.sleep();
           rank.engine.wake();
         }
-        backward(rank.engine);
+        sums[rank.number] = 31 * sums[rank.number] + backward(rank);
         rank.engine.step({.learning_rate = 0.1f});
       }
       joined[rank.number] = rank.engine.stats().all_gathers.sent_to_other_nodes_bytes;
@@ -471,6 +484,8 @@ TEST_F(RanksNodes, JoinAnewWhereARankHasSlept) {
       if (rank.number == 0) hashes.push_back(hash);
     });
     for (const std::string& error : errors) EXPECT_EQ(error, "");
+    EXPECT_EQ(sums, std::vector<std::uint64_t>(4, sums[0]));
+    hashes.back() += std::to_string(sums[0]);
     (sleeps ? with : without) = joined[0];
   }
   EXPECT_GT(with, without);
