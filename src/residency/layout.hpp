@@ -34,6 +34,9 @@ std::uint32_t node_ranks(const PlanInputs& inputs);
 // How often each group is gathered from elsewhere in a step: in forward and backward, unless its
 // slot still has it.
 std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micro_batches);
+// Of so many gathers of a group in a step, those that read its weights and leave the node. With
+// nodes, that is the first: then they have a copy.
+std::uint32_t gathers_from_owners(const Plan& plan, std::uint32_t gathers);
 // Bytes of parameters and gradients that a rank sends to the others. `gathers`: of each group.
 struct SentPerStep {
   double bytes = 0;

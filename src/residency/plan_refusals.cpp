@@ -52,24 +52,27 @@ std::string more_on_nvme(const PlanInputs& in, Choice choice, std::uint64_t smal
          " to nvme, with which it would be " + std::to_string(bytes) + " bytes (" +
          format_bytes(bytes) + "). ";
 }
+// "Set ...: it would be ..." for other settings, if they need less.
+std::string less_with(const PlanInputs& other, const Choice& choice, std::uint64_t smallest,
+                      const std::string& set) {
+  const std::uint64_t bytes = lay_out(other, choice).report.host_bytes;
+  if (bytes >= smallest) return "";
+  return set + ": it would be " + std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
+}
 // What stage 3 would need, if joined parameters are kept.
 std::string parameters_not_kept(PlanInputs in, const Choice& choice, std::uint64_t smallest) {
   if (!keeps_joined(in)) return "";
   in.settings.zero_stage = 3;
-  const std::uint64_t bytes = lay_out(in, choice).report.host_bytes;
-  if (bytes >= smallest) return "";
-  return "Set zero_optimization.stage to 3, where parameters do not stay joined: it would be " +
-         std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
+  return less_with(in, choice, smallest,
+                   "Set zero_optimization.stage to 3, where parameters do not stay joined");
 }
 // What it would be without the copies that nodes keep.
 std::string nothing_for_nodes(PlanInputs in, const Choice& choice, std::uint64_t smallest) {
   if (node_ranks(in) == 0) return "";
   in.settings.zero_hpz_partition_size = 1;
-  const std::uint64_t bytes = lay_out(in, choice).report.host_bytes;
-  if (bytes >= smallest) return "";
-  return "Set zero_optimization.zero_hpz_partition_size to 1, where no node keeps a copy of the "
-         "parameters: it would be " +
-         std::to_string(bytes) + " bytes (" + format_bytes(bytes) + "). ";
+  return less_with(in, choice, smallest,
+                   "Set zero_optimization.zero_hpz_partition_size to 1, where no node keeps a copy "
+                   "of the parameters");
 }
 }  // namespace
 

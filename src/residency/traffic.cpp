@@ -71,6 +71,10 @@ std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micr
   return gathers;
 }
 
+std::uint32_t gathers_from_owners(const Plan& plan, std::uint32_t gathers) {
+  return plan.node_ranks > 0 ? std::min(gathers, 1u) : gathers;
+}
+
 SentPerStep sent_per_step(const Plan& plan, const Partition& partition,
                           const std::vector<std::uint32_t>& gathers, std::uint32_t micro_batches,
                           std::uint32_t rank) {
@@ -83,7 +87,7 @@ SentPerStep sent_per_step(const Plan& plan, const Partition& partition,
     }
     const partition::SentWithNodes nodes =
         partition::sent_with_nodes(partition, g, rank, plan.node_ranks);
-    const std::uint32_t first = std::min(gathers[g], 1u);
+    const std::uint32_t first = gathers_from_owners(plan, gathers[g]);
     all.bytes += static_cast<double>(first * nodes.spread + gathers[g] * nodes.joined +
                                      micro_batches * sent.reduced);
     all.to_other_nodes +=
@@ -108,10 +112,8 @@ void add_traffic(Plan& plan, const PlanInputs& in) {
     const partition::Section& section = partition.section_of(t);
     const bool updated = !section.frozen;
     // An update that is deferred hands its weights to the next forward pass.
-    // With nodes, only the first gather reads.
-    const std::uint64_t gathered =
-        plan.node_ranks > 0 ? std::min(gathers[section.group], 1u) : gathers[section.group];
-    const std::uint64_t reads = gathered + (updated && !plan.deferred ? 1 : 0);
+    const std::uint64_t reads =
+        gathers_from_owners(plan, gathers[section.group]) + (updated && !plan.deferred ? 1 : 0);
     report.nvme_read_bytes_per_step += static_cast<double>(record + reads * weight);
     if (updated) report.nvme_written_bytes_per_step += static_cast<double>(record + weight);
     other_slots += add_commits(plan, partition, t);

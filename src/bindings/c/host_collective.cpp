@@ -34,11 +34,8 @@ class HostCollective final : public Collective {
     if (!has_all_to_all_v())
       return Collective::all_to_all_v(tag, stream, give, take, largest_bytes);
     const std::string what(tag.what);
-    const headrace_piece* const to = pieces_of(give);
-    taken_.clear();
-    for (const DeviceSpan& piece : take) taken_.push_back({piece.data, piece.size_bytes});
-    answer(table_.all_to_all_v(table_.context, tag.sequence, what.c_str(), stream.handle, to,
-                               taken_.data(), largest_bytes),
+    answer(table_.all_to_all_v(table_.context, tag.sequence, what.c_str(), stream.handle,
+                               pieces_of(give), pieces_of(take, taken_), largest_bytes),
            "all_to_all_v", what);
   }
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
@@ -59,9 +56,13 @@ class HostCollective final : public Collective {
 
  private:
   const headrace_piece* pieces_of(std::span<const DeviceSpan> spans) {
-    pieces_.clear();
-    for (const DeviceSpan& piece : spans) pieces_.push_back({piece.data, piece.size_bytes});
-    return pieces_.data();
+    return pieces_of(spans, pieces_);
+  }
+  static const headrace_piece* pieces_of(std::span<const DeviceSpan> spans,
+                                         std::vector<headrace_piece>& into) {
+    into.clear();
+    for (const DeviceSpan& piece : spans) into.push_back({piece.data, piece.size_bytes});
+    return into.data();
   }
   void answer(headrace_code code, const char* call, const std::string& what) const {
     if (code == HEADRACE_OK) return;

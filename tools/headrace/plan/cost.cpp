@@ -44,6 +44,7 @@ class Predictor {
 
  private:
   GroupCost::Fetch reading(std::uint32_t section) const;
+  double within_node_seconds(double joined) const;
   double gathered_seconds(double joined) const;
   void add_again(GroupCost::Fetch& to, const partition::Section& section) const;
   GroupCost cost_of(std::uint32_t group) const;
@@ -132,18 +133,21 @@ void Predictor::add_again(GroupCost::Fetch& to, const partition::Section& sectio
   const double bytes = kept * bytes_each;
   to.copy += work_.device_shares_host_memory ? seconds_for(2 * bytes, rates_.memory)
                                              : seconds_for(bytes, rates_.link);
-  const double joined = static_cast<double>(section.buffer_elements) * bytes_each;
+  to.network += within_node_seconds(static_cast<double>(section.buffer_elements) * bytes_each);
+}
+
+// Into a rank, what the others of its node keep.
+double Predictor::within_node_seconds(double joined) const {
   const double others = (plan_.node_ranks - 1.0) / plan_.node_ranks;
-  to.network += rates_.call + seconds_for(joined * others, rates_.peers);
+  return rates_.call + seconds_for(joined * others, rates_.peers);
 }
 
 // With nodes: into a rank, the shards that it keeps for its node, and then what the others of it
 // keep.
 double Predictor::gathered_seconds(double joined) const {
   if (plan_.node_ranks == 0) return collective_seconds(joined, gathered_share());
-  const double others = (plan_.node_ranks - 1.0) / plan_.node_ranks;
-  return 2 * rates_.call + seconds_for(joined * gathered_share(), rates_.network) +
-         seconds_for(joined * others, rates_.peers);
+  return rates_.call + seconds_for(joined * gathered_share(), rates_.network) +
+         within_node_seconds(joined);
 }
 
 GroupCost Predictor::cost_of(std::uint32_t group) const {
@@ -396,9 +400,7 @@ void Predictor::count_bytes() {
     const auto joined = static_cast<double>(section.buffer_elements) *
                         static_cast<double>(size_bytes(section.dtype));
     const std::uint32_t reductions = section.frozen ? 0 : work_.micro_batches;
-    // With nodes, later gathers stay there.
-    const std::uint32_t gathered =
-        plan_.node_ranks > 0 ? std::min(gathers[section.group], 1u) : gathers[section.group];
+    const std::uint32_t gathered = residency::gathers_from_owners(plan_, gathers[section.group]);
     out_.network_bytes += joined * (gathered * gathered_share() + reductions * reduced_share());
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
