@@ -178,13 +178,17 @@ function(headrace_test)
   endif()
 endfunction()
 
-# headrace_test_in_full(NAME x_in_full COMMAND ... [ENVIRONMENT ...]): a test that runs elsewhere
-# with some of its cases, here with all of them. Only ./check --all runs these.
+# headrace_test_in_full(NAME x_in_full [OF x_test] COMMAND ... [ENVIRONMENT ...]): a test that runs
+# elsewhere with some of its cases, here with all of them. Only ./check --all runs these, and leaves
+# out x_test, whose cases are all among them.
 function(headrace_test_in_full)
-  cmake_parse_arguments(arg "" "NAME" "COMMAND;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "" "NAME;OF" "COMMAND;ENVIRONMENT" ${ARGN})
   add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
   set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT 1500 SKIP_RETURN_CODE 77 LABELS full COST 100
     ENVIRONMENT "${arg_ENVIRONMENT}")
+  if(arg_OF)
+    set_property(TEST ${arg_OF} APPEND PROPERTY LABELS reduced)
+  endif()
 endfunction()
 
 # headrace_gpu_test(NAME x_test SOURCES ... USES ...): on a GPU; skipped, with the reason, where
