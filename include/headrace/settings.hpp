@@ -107,6 +107,10 @@ struct Settings {
   // zero_optimization.zero_hpz_partition_size: the ranks of a node. Above 1, a node keeps a copy of
   // the parameters between a step's first gather and the last, so the others do not leave it.
   std::uint32_t zero_hpz_partition_size = 1;
+  // zero_optimization.zero_quantized_weights, zero_quantized_gradients: several ranks send
+  // parameters to each other in 8 bits, gradients in 4. Results are no longer exact.
+  bool zero_quantized_weights = false;
+  bool zero_quantized_gradients = false;
   // zero_optimization.offload_optimizer.device / offload_param.device
   OffloadDevice offload_optimizer = OffloadDevice::kNone;
   OffloadDevice offload_parameters = OffloadDevice::kNone;

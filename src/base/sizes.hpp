@@ -7,6 +7,11 @@
 namespace headrace::base {
 // These many elements share a scale if moments are stored in 8 bits.
 inline constexpr std::uint64_t kScaleElements = 256;
+// Bytes of values that pass between ranks as codes of so many bits, with a scale of 8 bits for each
+// kScaleElements.
+constexpr std::uint64_t packed_bytes(std::uint32_t bits, std::uint64_t elements) {
+  return (elements * bits + 7) / 8 + (elements + kScaleElements - 1) / kScaleElements;
+}
 // Each parameter begins at a multiple of this in its section.
 inline constexpr std::uint64_t kParameterAlignment = 256;
 // A block: the unit of partial sums of squares, and of pairs of random keys. Shards and tiles are

@@ -4,6 +4,7 @@
 #pragma once
 #include "device/cuda_kernel_bodies.hpp"
 #include "device/cuda_kernel_work.hpp"
+#include "kernels/packed_values.hpp"
 #include "kernels/update_element.hpp"
 
 namespace headrace::device::cuda {
@@ -11,6 +12,8 @@ using base::kScaleElements;
 using kernels::kMaxMoments;
 using kernels::moments;
 using kernels::NewMoments;
+using kernels::Packing;
+using kernels::PackWork;
 using kernels::UpdateSpan;
 using kernels::UpdateStep;
 
@@ -86,6 +89,50 @@ __global__ void update(const UpdateSpan span, const UpdateStep step) {
     if (threadIdx.x == 0) span.moment_scale[k][blockIdx.x] = static_cast<std::uint8_t>(scale);
     if (i < span.elements) kernels::store_code(span, step, i, k, fresh.value[k], scale);
   }
+}
+
+// A thread block per scale block, a thread per element. Of kInt4, a thread writes two codes.
+template <class Value>
+__global__ void pack(const PackWork work) {
+  __shared__ std::uint32_t largest;
+  __shared__ std::uint32_t halves[kThreads];
+  const std::uint64_t first = std::uint64_t{blockIdx.x} * kThreads, i = first + threadIdx.x;
+  const bool there = i < work.elements;
+  if (threadIdx.x == 0) largest = 0;
+  __syncthreads();
+  const float value = there ? widen(static_cast<const Value*>(work.values)[i]) : 0.0f;
+  atomicMax(&largest, as_bits(value) & 0x7fffffffu);
+  __syncthreads();
+  const std::uint32_t scale = kernels::packed_scale(work.packing, work.dtype, largest);
+  if (threadIdx.x == 0) work.scales[blockIdx.x] = static_cast<std::uint8_t>(scale);
+  const bool nan = scale == kernels::kPackedNan;
+  const float inverse = kernels::packed_inverse(nan ? 1 : scale);
+  const std::int32_t most = kernels::largest_code(work.packing, work.dtype, scale);
+  if (work.packing == Packing::kInt8) {
+    if (there)
+      work.codes[i] = nan ? 0 : static_cast<std::uint8_t>(kernels::int8_code(value, inverse, most));
+    return;
+  }
+  const std::uint64_t element = work.first_element + i;
+  const std::uint32_t random =
+      kernels::random_bits(kernels::random_keys(work.random_key, element),
+                           static_cast<std::uint32_t>(element % kernels::kBlockElements)) &
+      0xffffu;
+  const std::int32_t code = nan ? -8 : kernels::int4_code(value, inverse, most, random);
+  halves[threadIdx.x] = !there && !nan ? 8u : static_cast<std::uint32_t>(code + 8);
+  __syncthreads();
+  if (there && threadIdx.x % 2 == 0)
+    work.codes[i / 2] =
+        static_cast<std::uint8_t>(halves[threadIdx.x] | halves[threadIdx.x + 1] << 4);
+}
+
+template <class Value>
+__global__ void unpack(const PackWork work) {
+  const std::uint64_t i = std::uint64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= work.elements) return;
+  const std::int32_t code = work.packing == Packing::kInt8 ? kernels::int8_of(work.codes[i])
+                                                           : kernels::int4_of(work.codes[i / 2], i);
+  round_to(static_cast<Value*>(work.values)[i], kernels::unpacked(code, work.scales[blockIdx.x]));
 }
 }  // namespace
 }  // namespace headrace::device::cuda

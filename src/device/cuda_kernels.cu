@@ -38,8 +38,9 @@ cudaError_t load_casts() {
 }
 template <class Value>
 cudaError_t load_of() {
-  for (const cudaError_t result : {load_casts<Value, float>(), load_casts<Value, Half>(),
-                                   load_casts<Value, Bfloat>(), load(measure<Value>)}) {
+  for (const cudaError_t result :
+       {load_casts<Value, float>(), load_casts<Value, Half>(), load_casts<Value, Bfloat>(),
+        load(measure<Value>), load(pack<Value>), load(unpack<Value>)}) {
     if (result != cudaSuccess) return result;
   }
   return cudaSuccess;
@@ -91,6 +92,42 @@ cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
   if (blocks > kGridMax) return cudaErrorInvalidValue;
   forget_earlier_errors();
   update<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(span, step);
+  return cudaGetLastError();
+}
+
+// Blocks of a grid with a thread per value; 0: more than a grid has.
+static unsigned blocks_of(const PackWork& work) noexcept {
+  const std::uint64_t blocks = (work.elements + kThreads - 1) / kThreads;
+  return blocks > kGridMax ? 0 : static_cast<unsigned>(blocks);
+}
+
+cudaError_t launch_pack(const PackWork& work, cudaStream_t stream) noexcept {
+  if (work.elements == 0) return cudaSuccess;
+  const unsigned grid = blocks_of(work);
+  if (grid == 0) return cudaErrorInvalidValue;
+  forget_earlier_errors();
+  if (work.dtype == DType::kF32) {
+    pack<float><<<grid, kThreads, 0, stream>>>(work);
+  } else if (work.dtype == DType::kF16) {
+    pack<Half><<<grid, kThreads, 0, stream>>>(work);
+  } else {
+    pack<Bfloat><<<grid, kThreads, 0, stream>>>(work);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t launch_unpack(const PackWork& work, cudaStream_t stream) noexcept {
+  if (work.elements == 0) return cudaSuccess;
+  const unsigned grid = blocks_of(work);
+  if (grid == 0) return cudaErrorInvalidValue;
+  forget_earlier_errors();
+  if (work.dtype == DType::kF32) {
+    unpack<float><<<grid, kThreads, 0, stream>>>(work);
+  } else if (work.dtype == DType::kF16) {
+    unpack<Half><<<grid, kThreads, 0, stream>>>(work);
+  } else {
+    unpack<Bfloat><<<grid, kThreads, 0, stream>>>(work);
+  }
   return cudaGetLastError();
 }
 

@@ -6,9 +6,11 @@
 #include <string_view>
 
 #include "device/cuda_kernel_work.hpp"
+#include "kernels/packed_values.hpp"
 #include "kernels/update_span.hpp"
 
 namespace headrace::device::cuda {
+using kernels::PackWork;
 using kernels::UpdateSpan;
 using kernels::UpdateStep;
 
@@ -18,6 +20,10 @@ cudaError_t launch_measure(const MeasureWork& work, cudaStream_t stream) noexcep
 // The arrays of the span are device memory.
 cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
                           cudaStream_t stream) noexcept;
+
+// All arrays are device memory.
+cudaError_t launch_pack(const PackWork& work, cudaStream_t stream) noexcept;
+cudaError_t launch_unpack(const PackWork& work, cudaStream_t stream) noexcept;
 
 // Loads all of them now: otherwise the first launch of each would wait for the whole GPU.
 cudaError_t load_kernels() noexcept;

@@ -14,6 +14,7 @@
 #include "device/cuda_pins.hpp"
 #include "device/cuda_streams.hpp"
 #include "device/gradient_landing.hpp"
+#include "device/packing.hpp"
 #include "device/span_updates.hpp"
 #include "headrace/cuda.hpp"
 #include "headrace/error.hpp"
@@ -27,7 +28,7 @@ std::uint32_t host_threads(const CudaOptions& options) {
   return static_cast<std::uint32_t>(quarter < 1 ? 1 : quarter > 8 ? 8 : quarter);
 }
 
-class CudaDevice final : public Device, public SpanUpdates {
+class CudaDevice final : public Device, public SpanUpdates, public ValuePacking {
  public:
   explicit CudaDevice(const CudaOptions& options);
   ~CudaDevice() override;
@@ -54,6 +55,8 @@ class CudaDevice final : public Device, public SpanUpdates {
   void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override;
 
   void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override;
+  void pack(Stream stream, const PackWork& work) override;
+  void unpack(Stream stream, const PackWork& work) override;
 
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;
@@ -190,6 +193,17 @@ void CudaDevice::update(Stream stream, const UpdateSpan& span, const UpdateStep&
   if (span.elements == 0) return void(streams_.find(stream));
   const cudaStream_t queue = begin(stream, "update", span.elements * weight_bytes(span.kind));
   context_.check(launch_update(span, step, queue), "updating");
+}
+
+void CudaDevice::pack(Stream stream, const PackWork& work) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = begin(stream, "packing", work.elements);
+  context_.check(launch_pack(work, queue), "packing values for other ranks");
+}
+void CudaDevice::unpack(Stream stream, const PackWork& work) {
+  const Context::Use use(context_);
+  const cudaStream_t queue = begin(stream, "unpacking", work.elements);
+  context_.check(launch_unpack(work, queue), "unpacking values of other ranks");
 }
 
 // Beside the stream where that is ours, or where something that arrived on it is still to land: the

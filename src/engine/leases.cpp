@@ -11,7 +11,8 @@ Leases::Leases(const Parts& parts)
     : p_(parts),
       in_place_(p_.registry.groups().size()),
       in_slots_(p_.registry.groups().size()),
-      waits_(p_.registry.groups().size()) {
+      waits_(p_.registry.groups().size()),
+      packed_(p_.plan, p_.device) {
   give_.reserve(p_.partition.world_size);
   take_.reserve(p_.partition.world_size);
   if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->use_slots(*this);
@@ -138,14 +139,31 @@ void Leases::join_section(std::uint32_t index, GroupId group, ranks::Join what, 
   const auto span_of = [&](const partition::Shard& shard) {
     return DeviceSpan{memory + shard.first_element * element_bytes, shard.elements * element_bytes};
   };
-  if (p_.plan.node_ranks > 0) {
-    if (what == ranks::Join::kAll) spread_to_nodes(section, group, span_of, stream);
-    return join_within_node(section, group, span_of, stream);
+  const bool packs = p_.plan.wire.packs(section) && what == ranks::Join::kAll;
+  if (packs) packed_.begin(section, memory, p_.gather_slots.packed_memory(), stream);
+  const auto passed = [&](const partition::Shard& shard) {
+    return packs ? packed_.packed(shard) : span_of(shard);
+  };
+  const auto shard_of = [&](std::uint32_t rank) { return p_.partition.shard_of(section, rank); };
+  if (packs) packed_.pack(section.shard);
+  if (p_.plan.node_ranks == 0) {
+    give_.clear();
+    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
+      give_.push_back(passed(shard_of(r)));
+    p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream, give_);
+  } else if (what == ranks::Join::kAll) {
+    spread_to_nodes(section, group, passed, stream);
   }
-  give_.clear();
-  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
-    give_.push_back(span_of(p_.partition.shard_of(section, r)));
-  p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream, give_);
+  for (std::uint32_t r = 0; packs && r < p_.partition.world_size; ++r)
+    if (p_.plan.node_ranks == 0 || keeps(p_.partition.rank, r)) packed_.unpack(shard_of(r));
+  if (packs) packed_.end();
+  if (p_.plan.node_ranks > 0) join_within_node(section, group, span_of, stream);
+}
+
+// With nodes: whether a rank keeps the shard of another for its node.
+bool Leases::keeps(std::uint32_t rank, std::uint32_t shard) const noexcept {
+  const std::uint32_t nodes = p_.partition.world_size / p_.plan.node_ranks;
+  return rank % p_.plan.node_ranks == shard / nodes;
 }
 
 // Each shard goes to one rank of every node: the one that keeps it for its node.
@@ -153,10 +171,6 @@ template <class SpanOf>
 void Leases::spread_to_nodes(const partition::Section& section, GroupId group,
                              const SpanOf& span_of, Stream stream) {
   const std::uint32_t world = p_.partition.world_size, own = p_.partition.rank;
-  const std::uint32_t node_ranks = p_.plan.node_ranks, nodes = world / node_ranks;
-  const auto keeps = [&](std::uint32_t rank, std::uint32_t shard) {
-    return rank % node_ranks == shard / nodes;
-  };
   give_.assign(world, {});
   take_.assign(world, {});
   for (std::uint32_t r = 0; r < world; ++r) {
@@ -165,7 +179,7 @@ void Leases::spread_to_nodes(const partition::Section& section, GroupId group,
   }
   p_.ranks.collective().all_to_all_v(
       p_.ranks.next("gather across nodes of ", group), stream, give_, take_,
-      p_.partition.largest_shard_elements(section) * size_bytes(section.dtype));
+      p_.plan.wire.parameter_bytes(section, p_.partition.largest_shard_elements(section)));
 }
 
 template <class SpanOf>

@@ -14,6 +14,7 @@
 #include "headrace/stats.hpp"
 #include "ranks/gradients.hpp"
 #include "tiles/gather_slots.hpp"
+#include "tiles/packed_section.hpp"
 #include "tiles/tile_store.hpp"
 
 namespace headrace::engine {
@@ -32,6 +33,7 @@ class Leases final : public ranks::JoinSlots {
     const tiles::TileStore& tiles;
     tiles::GatherSlots& gather_slots;
     tiles::PendingUpdates& pending;
+    Device& device;
   };
   explicit Leases(const Parts& parts);
 
@@ -78,6 +80,7 @@ class Leases final : public ranks::JoinSlots {
   void meet_and_join(const Gathered& lease);
   void join_section(std::uint32_t section, GroupId group, ranks::Join what, std::byte* memory,
                     Stream stream);
+  bool keeps(std::uint32_t rank, std::uint32_t shard) const noexcept;
   template <class SpanOf>
   void spread_to_nodes(const partition::Section& section, GroupId group, const SpanOf& span_of,
                        Stream stream);
@@ -91,7 +94,8 @@ class Leases final : public ranks::JoinSlots {
   // Per group, the number of leases: of resident bytes, and of slots.
   std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
   std::vector<Wait> waits_;              // per group
-  std::vector<DeviceSpan> give_, take_;  // of one call; of the thread that joins
+  std::vector<DeviceSpan> give_, take_;  // of one call; of the thread that joins, as the next
+  tiles::PackedSection packed_;
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };
 }  // namespace headrace::engine

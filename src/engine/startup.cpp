@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/units.hpp"
+#include "device/packing.hpp"
 #include "device/span_updates.hpp"
 #include "engine/engine_core.hpp"
 #include "engine/tuned_elsewhere.hpp"
@@ -75,6 +76,7 @@ std::unique_ptr<Running> Startup::run() {
                                 in_.collective->rank(), in_.collective->world_size());
   residency::Plan plan = make_plan(partition);
   refuse_nodes(plan);
+  if (plan.wire.packed_parameters || plan.wire.packed_gradients) device::Packer(*in_.device);
   if (!store_ || !store_->exists()) refuse_without_room(plan);
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);
@@ -193,6 +195,13 @@ void Startup::say_what_was_chosen(const Running& r) const {
                                     std::to_string(of_node) + ", and there are " +
                                     std::to_string(ranks) +
                                     " ranks: all of them are one node, so it has no effect");
+  }
+  const bool quantises =
+      in_.settings.zero_quantized_weights || in_.settings.zero_quantized_gradients;
+  if (quantises && r.partition.world_size == 1) {
+    in_.log(LogLevel::kWarning,
+            "zero_optimization.zero_quantized_weights and zero_quantized_gradients have no effect: "
+            "one rank sends nothing, and computes with exact values, unlike several");
   }
   in_.log(LogLevel::kInfo, residency::summary(r.plan));
   in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
@@ -368,6 +377,7 @@ void Startup::make_tiles(Running& r) {
   // Its calls come later than anything that is made here.
   r.gradients = std::make_unique<ranks::Gradients>(
       ranks::GradientParts{registry_, r.partition, r.plan, r.lent, *r.arena, *in_.device, r.ranks,
+                           in_.settings.rounding_seed, r.counts.steps,
                            [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }},
       ranks::Gradients::Order{in_.settings.rank_agreement == RankOrder::kTrace,
                               in_.settings.ranks_ahead},
@@ -388,9 +398,9 @@ void Startup::make_calls(Running& r) {
                                                  *r.conductor, *r.workers, *r.gather_slots,
                                                  *r.pending, *r.updates, r.trace.get()});
   if (store_) make_epochs(r);
-  r.leases = std::make_unique<Leases>(Leases::Parts{registry_, r.partition, r.plan, failure_,
-                                                    *r.calls, r.states, r.ranks, *r.gradients,
-                                                    *r.tiles, *r.gather_slots, *r.pending});
+  r.leases = std::make_unique<Leases>(
+      Leases::Parts{registry_, r.partition, r.plan, failure_, *r.calls, r.states, r.ranks,
+                    *r.gradients, *r.tiles, *r.gather_slots, *r.pending, *in_.device});
   const Values::Parts of_values{registry_,
                                 in_.settings,
                                 r.partition,

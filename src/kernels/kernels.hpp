@@ -9,6 +9,7 @@
 
 #include "headrace/device.hpp"
 #include "kernels/instruction_set.hpp"
+#include "kernels/packed_values.hpp"
 #include "kernels/update_span.hpp"
 
 namespace headrace::kernels {
@@ -21,10 +22,12 @@ struct HashKernels {
 };
 using UpdateFunction = void (*)(const UpdateSpan& span, const UpdateStep& step) noexcept;
 using AccumulateFunction = void (*)(const Accumulation& work) noexcept;
+using PackFunction = void (*)(const PackWork& work) noexcept;
 
 struct Kernels {
   UpdateFunction update;          // gives the bits of update_reference()
   AccumulateFunction accumulate;  // gradient_pass.hpp
+  PackFunction pack, unpack;      // packed_values.hpp
   const HashKernels* hash;
 };
 

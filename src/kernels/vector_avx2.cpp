@@ -161,9 +161,11 @@ inline void store_bytes(std::uint8_t* data, const WordPack& pack) {
 // After the vectors that they are written over.
 #include "kernels/gradient_loops.hpp"
 #include "kernels/hash_loops.hpp"
+#include "kernels/packing_loops.hpp"
 #include "kernels/update_kernel.hpp"
 
 const headrace::kernels::Kernels& headrace::kernels::avx2_kernels() noexcept {
-  static constexpr Kernels kernels{update_span, accumulate_work, &kHashKernels};
+  static constexpr Kernels kernels{update_span, accumulate_work, pack_work, unpack_work,
+                                   &kHashKernels};
   return kernels;
 }

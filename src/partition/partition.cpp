@@ -194,27 +194,29 @@ std::uint64_t Partition::bookkeeping_bytes() const {
   return bytes;
 }
 
-SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank) {
+SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank,
+                  const Wire& wire) {
   SentBytes sent;
   for (const std::uint32_t s : partition.group_sections[group]) {
     const Section& section = partition.sections[s];
     const std::uint64_t own = partition.shard_of(section, rank).elements;
-    const std::uint64_t bytes = size_bytes(section.dtype);
-    sent.gathered += own * (partition.world_size - 1) * bytes;
-    if (!section.frozen) sent.reduced += (section.buffer_elements - own) * bytes;
+    sent.gathered += wire.parameter_bytes(section, own) * (partition.world_size - 1);
+    if (!section.frozen)
+      sent.reduced += wire.gradient_bytes(section, section.buffer_elements - own);
   }
   return sent;
 }
 
 SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
-                              std::uint32_t node_ranks) {
+                              std::uint32_t node_ranks, const Wire& wire) {
   SentWithNodes sent;
   const std::uint32_t nodes = partition.world_size / node_ranks;
   const std::uint32_t index = rank % node_ranks, node = rank - index;
   for (const std::uint32_t s : partition.group_sections[group]) {
     const Section& section = partition.sections[s];
     const std::uint64_t bytes = size_bytes(section.dtype);
-    const std::uint64_t own = partition.shard_of(section, rank).elements * bytes;
+    const std::uint64_t own =
+        wire.parameter_bytes(section, partition.shard_of(section, rank).elements);
     const std::uint64_t here = partition.shard_of(section, node + node_ranks - 1).end() -
                                partition.shard_of(section, node).first_element;
     const bool keeps_own = index == rank / nodes;
@@ -222,7 +224,8 @@ SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, s
     sent.spread += own * (keeps_own ? nodes - 1 : nodes);
     sent.joined +=
         partition.node_shard(section, index, node_ranks).elements * bytes * (node_ranks - 1);
-    if (!section.frozen) sent.reduced_beyond += (section.buffer_elements - here) * bytes;
+    if (!section.frozen)
+      sent.reduced_beyond += wire.gradient_bytes(section, section.buffer_elements - here);
   }
   return sent;
 }

@@ -125,16 +125,36 @@ struct Partition {
   std::uint64_t bookkeeping_bytes() const;
 };
 
+// The form in which values pass between ranks: as they are stored, or as codes with scales
+// (kernels/packed_values.hpp).
+struct Wire {
+  static constexpr std::uint32_t kParameterBits = 8, kGradientBits = 4;
+  bool packed_parameters = false, packed_gradients = false;
+
+  bool packs(const Section& section) const noexcept {
+    return packed_parameters && section.dtype != DType::kU8;
+  }
+  std::uint64_t parameter_bytes(const Section& section, std::uint64_t elements) const noexcept {
+    return packs(section) ? base::packed_bytes(kParameterBits, elements)
+                          : elements * size_bytes(section.dtype);
+  }
+  std::uint64_t gradient_bytes(const Section& section, std::uint64_t elements) const noexcept {
+    return packed_gradients ? base::packed_bytes(kGradientBits, elements)
+                            : elements * size_bytes(section.dtype);
+  }
+};
+
 // Bytes that a rank sends to the others when a group's parameters are gathered once, and when all
 // its gradients, in the parameters' dtypes, are reduced once.
 struct SentBytes {
   std::uint64_t gathered = 0;  // its own shards, W - 1 times
   std::uint64_t reduced = 0;   // the other ranks' shards of what is trained
 };
-SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank);
+SentBytes sent_by(const Partition& partition, std::uint32_t group, std::uint32_t rank,
+                  const Wire& wire = {});
 
 // The same with nodes. A gather sends each shard to one rank of every node, the one that keeps it
-// there; then these send what they keep to the others of their node.
+// there; then these send what they keep to the others of their node, as it is stored.
 struct SentWithNodes {
   std::uint64_t spread = 0;  // its own shards
   std::uint64_t joined = 0;  // what it keeps, node_ranks - 1 times
@@ -142,7 +162,7 @@ struct SentWithNodes {
   std::uint64_t spread_beyond = 0, reduced_beyond = 0;
 };
 SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
-                              std::uint32_t node_ranks);
+                              std::uint32_t node_ranks, const Wire& wire = {});
 
 // `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
 // across the groups.

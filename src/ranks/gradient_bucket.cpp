@@ -38,6 +38,7 @@ void GradientBucket::take_memory() {
   }
   for (std::uint32_t b = 0; b < p_.plan.buckets; ++b)
     held_[b].memory = memory_ + b * (p_.plan.exchange_offset_bytes / p_.plan.buckets);
+  packed_.use_memory(memory_ + p_.plan.exchange_offset_bytes);
 }
 
 GradientBucket::~GradientBucket() { release_memory(); }
@@ -50,7 +51,7 @@ void GradientBucket::release_memory() noexcept {
 std::uint64_t GradientBucket::bookkeeping_bytes(const partition::Partition& partition,
                                                 std::uint32_t buckets) noexcept {
   return (2 + buckets) * partition.parameters.size() + partition.group_sections.size() +
-         partition.world_size * sizeof(DeviceSpan);
+         partition.world_size * sizeof(DeviceSpan) + PackedGradients::bookkeeping_bytes(partition);
 }
 
 std::span<const std::uint8_t> GradientBucket::present(GroupId group, const HeldGradients* mine) {
@@ -220,6 +221,7 @@ void GradientBucket::close() noexcept {
 
 void GradientBucket::forget() {
   std::ranges::fill(in_slab_, 0);
+  packed_.forget();
   for (HeldGradients& one : held_) one.used = false;
   close();
 }
@@ -246,32 +248,84 @@ void GradientBucket::reduce(GroupId group, const HeldGradients* mine, Stream str
     p_.device.synchronize(stream);
   }
   for (const ParameterId id : parameters) in_slab_[id.index] |= sums_.received()[id.index];
+  packed_.note_added(group);
 }
 
-// In parts, so that what is taken from the other ranks has room. Where this rank has none, the
-// others take bytes that they do not add.
+// In parts, so that what is taken from the other ranks has room.
 void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream stream) {
   const partition::Section& section = p_.partition.sections[s];
-  const std::uint64_t bytes = size_bytes(dtype_in(section));
-  std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
-  std::byte* const nothing =
-      p_.plan.buckets == 1
-          ? memory_
-          : taken + (p_.partition.world_size - 1) * p_.plan.exchange_elements * sizeof(float);
+  std::byte* const taken =
+      packed_.used() ? packed_.taken() : memory_ + p_.plan.exchange_offset_bytes;
   const std::uint64_t end = p_.partition.largest_shard_elements(section);
   for (std::uint64_t at = 0; at < end; at += p_.plan.exchange_elements) {
-    const auto part_of = [&](const partition::Shard& shard) {
-      return std::min(p_.plan.exchange_elements, shard.elements - std::min(at, shard.elements));
-    };
     give_.clear();
-    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-      const partition::Shard shard = p_.partition.shard_of(section, r);
-      const std::uint64_t from = offset_of(s) + (shard.first_element + at) * bytes;
-      give_.push_back({bucket == nullptr ? nothing : bucket + from, part_of(shard) * bytes});
+    if (packed_.used()) {
+      give_packed(s, bucket, at, stream);
+    } else {
+      give_stored(s, bucket, at);
     }
     p_.ranks.collective().all_to_all(p_.ranks.next("gradients of ", {section.group}), stream, give_,
                                      taken);
-    add_parts(section, at, part_of(section.shard), stream);
+    const ShardPart own = part_of(section, p_.partition.rank, at);
+    if (packed_.used()) {
+      add_packed_part(own, stream);
+    } else {
+      add_parts(section, at, own.elements, stream);
+    }
+  }
+}
+
+ShardPart GradientBucket::part_of(const partition::Section& section, std::uint32_t rank,
+                                  std::uint64_t at) const {
+  const partition::Shard shard = p_.partition.shard_of(section, rank);
+  return {section, shard.first_element + at,
+          std::min(p_.plan.exchange_elements, shard.elements - std::min(at, shard.elements))};
+}
+
+// Where this rank has none, the others take bytes that they do not add.
+void GradientBucket::give_stored(std::uint32_t s, std::byte* bucket, std::uint64_t at) {
+  const partition::Section& section = p_.partition.sections[s];
+  const std::uint64_t bytes = size_bytes(dtype_in(section));
+  std::byte* const nothing =
+      p_.plan.buckets == 1
+          ? memory_
+          : memory_ + p_.plan.exchange_offset_bytes +
+                (p_.partition.world_size - 1) * p_.plan.exchange_elements * sizeof(float);
+  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+    const ShardPart part = part_of(section, r, at);
+    const std::uint64_t from = offset_of(s) + part.first_element * bytes;
+    give_.push_back({bucket == nullptr ? nothing : bucket + from, part.elements * bytes});
+  }
+}
+
+void GradientBucket::give_packed(std::uint32_t s, const std::byte* bucket, std::uint64_t at,
+                                 Stream stream) {
+  const partition::Section& section = p_.partition.sections[s];
+  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+    const ShardPart part = part_of(section, r, at);
+    give_.push_back(packed_.given(r, part.elements));
+    if (bucket != nullptr) packed_.pack(r, part, bucket + offset_of(s), dtype_in(section), stream);
+  }
+}
+
+// Every rank's, in rank order.
+void GradientBucket::add_packed_part(const ShardPart& own, Stream stream) {
+  const std::uint64_t begin = own.first_element, end = begin + own.elements;
+  const std::vector<ParameterId>& group = p_.registry.group({own.section.group}).parameters;
+  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+    const float* const values = packed_.unpack(r, own.elements, stream);
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const partition::Parameter& parameter = p_.partition.parameters[group[i].index];
+      if (&p_.partition.sections[parameter.section] != &own.section) continue;
+      const std::uint64_t first = std::max(begin, parameter.first_element);
+      const std::uint64_t last = std::min(end, parameter.first_element + parameter.elements);
+      if (first >= last || !p_.ranks.present(r, i)) continue;
+      bool overwrite = in_slab_[group[i].index] == 0;
+      for (std::uint32_t before = 0; before < r; ++before)
+        overwrite = overwrite && !p_.ranks.present(before, i);
+      sums_.add(group[i], values + (first - begin), DType::kF32, first, last - first, overwrite,
+                stream);
+    }
   }
 }
 

@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "ranks/gradient_sums.hpp"
+#include "ranks/packed_gradients.hpp"
 #include "ranks/sequence.hpp"
 
 namespace headrace::ranks {
@@ -111,12 +112,17 @@ class GradientBucket {
   bool needs_wide(ParameterId id, DType dtype) const;
   std::uint64_t offset_of(std::uint32_t section) const;
   void reduce_section(std::uint32_t section, std::byte* bucket, Stream stream);
+  ShardPart part_of(const partition::Section& section, std::uint32_t rank, std::uint64_t at) const;
+  void give_stored(std::uint32_t section, std::byte* bucket, std::uint64_t at);
+  void give_packed(std::uint32_t section, const std::byte* bucket, std::uint64_t at, Stream stream);
   void add_parts(const partition::Section& section, std::uint64_t at, std::uint64_t elements,
                  Stream stream);
+  void add_packed_part(const ShardPart& own, Stream stream);
 
   const GradientParts& p_;
   GradientSums& sums_;
   StepRecord& record_;
+  PackedGradients packed_{p_};
   // One group's whole gradients, with trained sections at multiples of 4096 bytes and room for f32.
   // Behind the last: the parts received from the other ranks.
   std::byte* memory_ = nullptr;

@@ -36,6 +36,9 @@ struct GradientParts {
   pinned::Arena& arena;
   Device& device;
   RankCalls& ranks;
+  // Of several ranks that pack them: Settings::rounding_seed, and updates so far, per parameter.
+  std::uint64_t rounding_seed = 0;
+  const std::vector<std::uint64_t>& update_counts;
   // Returns when no update reads the group's gradients of the last step any more.
   std::function<void(GroupId)> until_taken;
 };

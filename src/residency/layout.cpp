@@ -60,6 +60,12 @@ bool keeps_joined(const PlanInputs& in) {
   return in.partition->world_size > 1 && in.settings.zero_stage < 3;
 }
 
+partition::Wire wire_of(const PlanInputs& in) {
+  if (in.partition->world_size == 1) return {};
+  return {.packed_parameters = in.settings.zero_quantized_weights,
+          .packed_gradients = in.settings.zero_quantized_gradients};
+}
+
 std::uint32_t node_ranks(const PlanInputs& in) {
   const std::uint32_t ranks = in.settings.zero_hpz_partition_size;
   const bool copies = ranks > 1 && ranks < in.partition->world_size;
@@ -93,6 +99,7 @@ class Layout {
   }
 
   Plan run() && {
+    plan_.wire = wire_of(in_);
     add_weights();
     plan_.node_ranks = node_ranks(in_);
     if (plan_.node_ranks > 0) add_node_shards();
@@ -100,6 +107,7 @@ class Layout {
     add_records();
     const Groups groups = measure_groups();
     if (groups.gathered > 0) add_gather_slots(groups);
+    if (plan_.wire.packed_parameters) add_packed_parameters();
     if (part_.world_size > 1) add_bucket(groups);
     add_tile_slots();
     if (!in_.device_shares_host_memory) plan_.load_staging = take(groups.largest, "load staging");
@@ -144,6 +152,7 @@ class Layout {
   void add_records();
   Groups measure_groups();
   void add_gather_slots(const Groups& groups);
+  void add_packed_parameters();
   void add_bucket(const Groups& groups);
   void add_tile_slots();
   void add_device_updates();
@@ -262,6 +271,17 @@ void Layout::add_gather_slots(const Groups& groups) {
       take_for_device(plan_.gather_bytes, keeps_joined(in_) ? "joined parameters" : "gather slots");
 }
 
+// One section at a time.
+void Layout::add_packed_parameters() {
+  for (const Section& section : part_.sections) {
+    if (plan_.wire.packs(section))
+      plan_.packed_bytes = std::max(plan_.packed_bytes,
+                                    plan_.wire.parameter_bytes(section, section.buffer_elements));
+  }
+  plan_.packed_bytes = align_up(plan_.packed_bytes, kIoAlignment);
+  plan_.packed_memory = take_for_device(plan_.packed_bytes, "quantised parameters");
+}
+
 // Ranks exchange a bucket in parts of whole blocks, so that what they take from each other needs no
 // more memory for a larger group or more ranks.
 void Layout::add_bucket(const Groups& groups) {
@@ -276,8 +296,13 @@ void Layout::add_bucket(const Groups& groups) {
   plan_.exchange_offset_bytes = plan_.buckets * groups.largest_bucket;
   // With two, the one that a rank without gradients would give from may be in use.
   const std::uint32_t parts = part_.world_size - (plan_.buckets > 1 ? 0 : 1);
-  plan_.bucket_bytes =
-      plan_.exchange_offset_bytes + parts * plan_.exchange_elements * sizeof(float);
+  const std::uint64_t exchanged =
+      plan_.wire.packed_gradients
+          ? (2 * part_.world_size - 1) *
+                    base::packed_bytes(partition::Wire::kGradientBits, plan_.exchange_elements) +
+                plan_.exchange_elements * sizeof(float)
+          : parts * plan_.exchange_elements * sizeof(float);
+  plan_.bucket_bytes = plan_.exchange_offset_bytes + exchanged;
   plan_.bucket_memory = take_for_device(plan_.bucket_bytes,
                                         plan_.buckets > 1 ? "gradient buckets" : "gradient bucket");
 }

@@ -28,6 +28,9 @@ bool keeps_joined(const PlanInputs& inputs);
 // They do, or parameters are to stay on a device with memory of its own.
 bool has_slot_per_group(const PlanInputs& inputs);
 
+// The form in which ranks send values to each other.
+partition::Wire wire_of(const PlanInputs& inputs);
+
 // The ranks of a node that keeps a copy of what they have joined; 0: none does.
 std::uint32_t node_ranks(const PlanInputs& inputs);
 

@@ -125,6 +125,11 @@ struct Plan {
   std::vector<std::uint64_t> gather_slot_offset_bytes;  // one per slot
   std::uint64_t gather_bytes = 0;                       // of all
   Range gather_slot_memory;                             // empty if they are in device memory
+  // How several ranks send parameters and gradients to each other. Packed parameters of a section
+  // have room behind the slots: of the device's memory, or of this range.
+  partition::Wire wire;
+  std::uint64_t packed_bytes = 0;
+  Range packed_memory;
   // Several ranks of each node keep a copy of what they have joined in a step. 0: none does.
   std::uint32_t node_ranks = 0;
   std::uint32_t transfer_slots = 0;
@@ -140,6 +145,8 @@ struct Plan {
   // With several ranks: one group's gradients, as f32, in each of `buckets`, and behind them the
   // parts that the other ranks send, at most exchange_elements from each at a time; with several
   // buckets, also a part that is given where this rank has no gradients. Device memory.
+  // If gradients are packed, behind the buckets: the packed parts that are given and taken, and one
+  // that is unpacked as f32.
   static constexpr std::uint32_t kMostBuckets = 2;
   std::uint32_t buckets = 0;
   std::uint64_t bucket_bytes = 0;

@@ -80,13 +80,13 @@ SentPerStep sent_per_step(const Plan& plan, const Partition& partition,
                           std::uint32_t rank) {
   SentPerStep all;
   for (std::uint32_t g = 0; g < gathers.size(); ++g) {
-    const partition::SentBytes sent = partition::sent_by(partition, g, rank);
+    const partition::SentBytes sent = partition::sent_by(partition, g, rank, plan.wire);
     if (plan.node_ranks == 0) {
       all.bytes += static_cast<double>(gathers[g] * sent.gathered + micro_batches * sent.reduced);
       continue;
     }
     const partition::SentWithNodes nodes =
-        partition::sent_with_nodes(partition, g, rank, plan.node_ranks);
+        partition::sent_with_nodes(partition, g, rank, plan.node_ranks, plan.wire);
     const std::uint32_t first = gathers_from_owners(plan, gathers[g]);
     all.bytes += static_cast<double>(first * nodes.spread + gathers[g] * nodes.joined +
                                      micro_batches * sent.reduced);

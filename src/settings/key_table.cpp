@@ -54,6 +54,8 @@ constexpr Field tuned = field_at<&Settings::tuned, Member>();
 constexpr std::pair<std::string_view, Field> kFields[] = {
     {"zero_optimization.stage", setting<&Settings::zero_stage>},
     {"zero_optimization.zero_hpz_partition_size", setting<&Settings::zero_hpz_partition_size>},
+    {"zero_optimization.zero_quantized_weights", setting<&Settings::zero_quantized_weights>},
+    {"zero_optimization.zero_quantized_gradients", setting<&Settings::zero_quantized_gradients>},
     {"zero_optimization.offload_optimizer.device", setting<&Settings::offload_optimizer>},
     {"zero_optimization.offload_param.device", setting<&Settings::offload_parameters>},
     {"gradient_clipping", setting<&Settings::gradient_clipping>},

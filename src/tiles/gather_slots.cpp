@@ -14,7 +14,9 @@ using swap::Priority;
 GatherSlots::GatherSlots(const Parts& parts)
     : p_(parts),
       device_memory_(p_.device,
-                     p_.plan.gather_slot_memory.size_bytes > 0 ? 0 : p_.plan.gather_bytes,
+                     p_.plan.gather_slot_memory.size_bytes > 0
+                         ? 0
+                         : p_.plan.gather_bytes + p_.plan.packed_bytes,
                      std::to_string(p_.plan.gather_slots) + " gather slots of " +
                          (p_.plan.slot_per_group ? "up to " : "") +
                          base::format_bytes(p_.plan.gather_slot_bytes),
@@ -42,6 +44,11 @@ void GatherSlots::make_slots() {
                                 : p_.arena.range(p_.plan.gather_slot_memory.offset_bytes, 0).data();
   for (const std::uint64_t offset : p_.plan.gather_slot_offset_bytes)
     slots_.emplace_back(p_.device, memory + offset);
+}
+
+std::byte* GatherSlots::packed_memory() const noexcept {
+  if (device_bytes() > 0) return device_memory_.data() + p_.plan.gather_bytes;
+  return p_.arena.range(p_.plan.packed_memory.offset_bytes, 0).data();
 }
 
 std::optional<std::uint32_t> GatherSlots::find(GroupId group) const noexcept {

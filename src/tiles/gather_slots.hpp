@@ -64,6 +64,8 @@ class GatherSlots {
   async::Task<> add_own_shard(std::uint32_t slot) { return group_fill_.add_own(slots_[slot]); }
   // keep(): any thread, with a lease of the group's slot.
   NodeShards& node_shards() noexcept { return node_shards_; }
+  // For the packed parameters of one section (Plan::packed_bytes). Any thread, with a lease.
+  std::byte* packed_memory() const noexcept;
   // Any thread, while it is leased.
   GatherSlot& operator[](std::uint32_t slot) noexcept { return slots_[slot]; }
 

@@ -5,12 +5,13 @@
 #include <memory>
 #include <utility>
 
+#include "device/packing.hpp"
 #include "device/span_updates.hpp"
 
 namespace headrace::device {
 // `Base`: Device, or a class of devices that asks for more, which the test brings.
 template <class Base>
-class ForwardingDevice : public Base, public SpanUpdates {
+class ForwardingDevice : public Base, public SpanUpdates, public ValuePacking {
  public:
   explicit ForwardingDevice(std::shared_ptr<Device> to) : to_(std::move(to)) {}
 
@@ -41,6 +42,10 @@ class ForwardingDevice : public Base, public SpanUpdates {
   void update(Stream stream, const UpdateSpan& span, const UpdateStep& step) override {
     updates_of(*to_)->update(stream, span, step);
   }
+  void pack(Stream stream, const PackWork& work) override { packing_of(*to_)->pack(stream, work); }
+  void unpack(Stream stream, const PackWork& work) override {
+    packing_of(*to_)->unpack(stream, work);
+  }
   Event record(Stream stream) override { return to_->record(stream); }
   void wait(Stream stream, Event event) override { to_->wait(stream, event); }
   void synchronize(Stream stream) override { to_->synchronize(stream); }
@@ -48,6 +53,7 @@ class ForwardingDevice : public Base, public SpanUpdates {
 
  private:
   SpanUpdates* served() noexcept override { return updates_of(*to_); }
+  ValuePacking* packs() noexcept override { return packing_of(*to_); }
 
   std::shared_ptr<Device> to_;
 };

@@ -8,6 +8,7 @@
 #include "device/cuda_kernels.hpp"
 #include "device/simulated_cuda_state.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/packing.hpp"
 
 namespace headrace::device::cuda {
 namespace {
@@ -82,6 +83,17 @@ cudaError_t launch_update(const UpdateSpan& span, const UpdateStep& step,
     return refused;
   return simulated_cuda::launch(handle(stream),
                                 [span, step] { kernels::update_reference(span, step); });
+}
+
+cudaError_t launch_pack(const PackWork& work, cudaStream_t stream) noexcept {
+  if (const cudaError_t refused = simulated_cuda::before("launch_pack"); refused != cudaSuccess)
+    return refused;
+  return simulated_cuda::launch(handle(stream), [work] { kernels::pack_on_host(work); });
+}
+cudaError_t launch_unpack(const PackWork& work, cudaStream_t stream) noexcept {
+  if (const cudaError_t refused = simulated_cuda::before("launch_unpack"); refused != cudaSuccess)
+    return refused;
+  return simulated_cuda::launch(handle(stream), [work] { kernels::unpack_on_host(work); });
 }
 
 cudaError_t load_kernels() noexcept { return simulated_cuda::before("load_kernels"); }

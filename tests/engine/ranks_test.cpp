@@ -504,6 +504,94 @@ TEST_F(RanksNodes, AreRefusedWhereTheyDoNotMakeUpTheWorld) {
   }
 }
 
+// ---- transfers in fewer bits ----
+
+// (world, stage, ranks of a node)
+class RanksQuantised : public RanksNodes,
+                       public ::testing::WithParamInterface<
+                           std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>> {};
+
+// 257/256 bytes for a parameter's 2, and 129/256 for those of its gradient.
+TEST_P(RanksQuantised, SendWhatThePlanSays) {
+  constexpr std::uint32_t kWarmUp = 3, kSteps = 2;
+  const auto [world, stage, node_ranks] = GetParam();
+  const testing::TemporaryDirectory folder;
+  std::array<double, 2> gathered{}, reduced{}, beyond{};
+  std::vector<std::uint64_t> sums(world);
+  for (const bool quantised : {false, true}) {
+    const auto settings_of = [&, stage = stage, node_ranks = node_ranks](std::uint32_t) {
+      Settings s = settings(node_ranks, OffloadDevice::kCpu, folder);
+      s.zero_stage = stage;
+      s.zero_quantized_weights = s.zero_quantized_gradients = quantised;
+      s.prefetch_groups = kGroups;  // which have slots for all of them
+      return s;
+    };
+    const auto errors = run_ranks(world, HostFlavour::kLate, settings_of, [&](Rank& rank) {
+      begin(rank.engine);
+      for (std::uint32_t s = 0; s < kWarmUp; ++s) step(rank);
+      const Stats before = rank.engine.stats();
+      std::uint64_t sum = 0;
+      for (std::uint32_t s = 0; s < kSteps; ++s) {
+        for (std::uint32_t m = 0; m < kMicroBatches; ++m) {
+          forward(rank.engine);
+          sum = sum * 31 + backward(rank);
+        }
+        rank.engine.step({.learning_rate = 0.1f});
+      }
+      const Stats after = rank.engine.stats();
+      const PlanReport plan = rank.engine.plan();
+      const auto sent = [](const CollectiveCalls& a, const CollectiveCalls& b) {
+        return static_cast<double>(a.sent_bytes - b.sent_bytes);
+      };
+      const double weights = sent(after.all_gathers, before.all_gathers);
+      const double gradients = sent(after.all_to_alls, before.all_to_alls);
+      EXPECT_EQ(weights + gradients, kSteps * plan.sent_bytes_per_step);
+      const auto outside = static_cast<double>(after.collective_sent_to_other_nodes_bytes -
+                                               before.collective_sent_to_other_nodes_bytes);
+      if (quantised) sums[rank.number] = sum;
+      if (rank.number != 0) return;
+      gathered[quantised] = weights;
+      reduced[quantised] = gradients;
+      beyond[quantised] = outside;
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
+  EXPECT_EQ(sums, std::vector<std::uint64_t>(world, sums[0])) << "all ranks see the same weights";
+  EXPECT_DOUBLE_EQ(reduced[1] / reduced[0], 129.0 / 512);
+  if (node_ranks == 1) {
+    EXPECT_DOUBLE_EQ(gathered[1] / gathered[0], 257.0 / 512);
+  } else {  // within a node, they are sent as they are
+    EXPECT_LT(gathered[1], gathered[0]);
+    EXPECT_LT(beyond[1] / beyond[0], 0.4);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Worlds, RanksQuantised,
+                         ::testing::Values(std::tuple(2u, 3u, 1u), std::tuple(3u, 2u, 1u),
+                                           std::tuple(4u, 3u, 2u)));
+
+// A NaN in a gradient still stops the step, and says whose it was.
+TEST_F(RanksNodes, QuantisedNanStopsTheStep) {
+  const testing::TemporaryDirectory folder;
+  const auto settings_of = [&](std::uint32_t) {
+    Settings s = settings(1, OffloadDevice::kCpu, folder);
+    s.zero_quantized_gradients = true;
+    s.gradient_accumulation_steps = 1;
+    return s;
+  };
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, settings_of, [&](Rank& rank) {
+    begin(rank.engine);
+    std::vector<std::uint16_t> gradient(3 * 65536, 0x3c00);
+    for (std::uint32_t g = kGroups; g-- > 0;) {
+      (void)rank.engine.gather({g});
+      gradient[1000] = g == 2 && rank.number == 1 ? 0x7fc0 : 0x3c00;
+      rank.engine.add_gradient({g}, gradient.data(), DType::kBf16);
+    }
+    rank.engine.step({.learning_rate = 0.1f});
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("h.2.w"), std::string::npos) << error;
+}
+
 // ---- gradients that one rank has and another has not ----
 
 constexpr std::uint32_t kGroups = 3, kSteps = 3;

@@ -46,6 +46,7 @@ struct Row {
   RankOrder order;
   std::uint32_t stage;
   bool late_device;
+  bool quantised = false;
   // Four ranks are two nodes in every other row.
   std::uint32_t node_ranks() const { return world == 4 && stage == 3 && late_device ? 2 : 1; }
   std::string text() const {
@@ -54,7 +55,7 @@ struct Row {
            (mode == UpdateMode::kDefer ? ", deferred" : ", barrier") +
            (order == RankOrder::kTrace ? ", ahead" : ", at each call") + ", stage " +
            std::to_string(stage) + (node_ranks() > 1 ? ", two nodes" : "") +
-           (late_device ? ", late device" : ", prompt device");
+           (late_device ? ", late device" : ", prompt device") + (quantised ? ", quantised" : "");
   }
 };
 
@@ -91,6 +92,18 @@ std::vector<Row> rows_of(const WorldModel& model) {
   std::size_t at = static_cast<std::size_t>(&model - testing::world_models().data());
   std::erase_if(rows, [&](const Row&) { return at++ % 6 != 0; });
   return rows;
+}
+
+// Four rows with several ranks for each model, others for the next.
+std::vector<Row> quantised_rows(std::size_t model) {
+  std::vector<Row> rows = all_rows();
+  std::erase_if(rows, [](const Row& row) { return row.world == 1; });
+  std::vector<Row> some;
+  for (std::size_t i = 0; i < 4; ++i) {
+    some.push_back(rows[(model * 4 + i) * 23 % rows.size()]);
+    some.back().quantised = true;
+  }
+  return some;
 }
 
 struct World {
@@ -147,7 +160,8 @@ WorldOutcome train(const WorldModel& model, const Row& row) {
                            .folder = folder.string(),
                            .rank_order = row.order,
                            .zero_stage = row.stage,
-                           .node_ranks = row.node_ranks()},
+                           .node_ranks = row.node_ranks(),
+                           .quantised = row.quantised},
                           {.device = world.devices[r], .collective = world.collectives[r]});
       } catch (const std::exception& error) {
         errors[r] = error.what();
@@ -178,6 +192,28 @@ TEST_P(WorldSize, ChangesNoBit) {
     if (HasFailure()) break;  // of a run that did not end, nothing can be compared
     EXPECT_EQ(together.text(), alone.text());
     for (const auto& [key, words] : alone.values)
+      EXPECT_TRUE(words == together.values.at(key)) << "parameter " << std::get<0>(key);
+  }
+}
+
+// What several ranks send is rounded, the same for any number of them, on any transport.
+TEST_P(WorldSize, ChangesNoBitOfQuantisedTransfers) {
+  const WorldModel& model = testing::world_models()[GetParam()];
+  const WorldOutcome of_two = train(model, {.over = Over::kThreads,
+                                            .world = 2,
+                                            .place = WorldPlace::kMemory,
+                                            .mode = UpdateMode::kBarrier,
+                                            .order = RankOrder::kTrace,
+                                            .stage = 3,
+                                            .late_device = false,
+                                            .quantised = true});
+  EXPECT_NE(of_two.text(), train_as_rank(model, {}, {}).text());
+  for (const Row& row : quantised_rows(GetParam())) {
+    SCOPED_TRACE(row.text());
+    const WorldOutcome together = train(model, row);
+    if (HasFailure()) break;
+    EXPECT_EQ(together.text(), of_two.text());
+    for (const auto& [key, words] : of_two.values)
       EXPECT_TRUE(words == together.values.at(key)) << "parameter " << std::get<0>(key);
   }
 }

@@ -10,6 +10,7 @@
 // After what it is compiled with.
 #include "device/cuda_grid.hpp"
 #include "kernels/gradient_pass.hpp"
+#include "kernels/packing.hpp"
 #include "optimizer_cpu/update_cases.hpp"
 
 namespace headrace::optimizer_cpu {
@@ -46,6 +47,43 @@ TEST_F(CudaGrid, UpdatesToTheReferencesBits) {
         grid_->launch(blocks, [=] { cuda::update(span, step); });
         ASSERT_TRUE(expected == actual) << text_of(of) << " seed " << kSeed;
       }
+    }
+  }
+}
+
+TEST_F(CudaGrid, PacksAndUnpacksToTheBitsOfTheCpu) {
+  std::mt19937_64 random(kSeed + 2);
+  for (const kernels::Packing packing : {kernels::Packing::kInt8, kernels::Packing::kInt4}) {
+    for (const std::uint64_t elements : {1u, 255u, 256u, 701u, 1024u}) {
+      std::vector<float> values(elements);
+      for (float& value : values) value = hard_or_ordinary(random, 1);
+      const std::uint64_t blocks = (elements + 255) / 256;
+      std::vector<std::uint8_t> codes[2], scales[2];
+      std::vector<float> back[2];
+      kernels::PackWork work{.packing = packing,
+                             .values = values.data(),
+                             .elements = elements,
+                             .random_key = random(),
+                             .first_element = 256 * (random() % 1000)};
+      for (const int on_grid : {0, 1}) {
+        codes[on_grid].resize(kernels::code_bytes(packing, elements));
+        scales[on_grid].resize(blocks);
+        back[on_grid].resize(elements);
+        work.codes = codes[on_grid].data();
+        work.scales = scales[on_grid].data();
+        kernels::PackWork other = work;
+        other.values = back[on_grid].data();
+        if (on_grid == 0) {
+          kernels::pack_on_host(work);
+          kernels::unpack_on_host(other);
+        } else {
+          grid_->launch(static_cast<unsigned>(blocks), [=] { cuda::pack<float>(work); });
+          grid_->launch(static_cast<unsigned>(blocks), [=] { cuda::unpack<float>(other); });
+        }
+      }
+      EXPECT_EQ(codes[0], codes[1]) << elements;
+      EXPECT_EQ(scales[0], scales[1]) << elements;
+      EXPECT_EQ(std::memcmp(back[0].data(), back[1].data(), elements * sizeof(float)), 0);
     }
   }
 }

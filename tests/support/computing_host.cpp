@@ -27,6 +27,7 @@
 #include "device/device_rules.hpp"
 #include "device/host_memory.hpp"
 #include "kernels/gradient_pass.hpp"
+#include "kernels/packing.hpp"
 
 namespace headrace::device {
 namespace {
@@ -43,7 +44,7 @@ struct Queue {
   std::uint64_t done = 0;
 };
 
-class LateDevice final : public ComputingDevice {
+class LateDevice final : public ComputingDevice, public ValuePacking {
  public:
   explicit LateDevice(const HostOptions& options)
       : random_(options.seed), microseconds_max_(options.late_microseconds_max) {
@@ -90,6 +91,12 @@ class LateDevice final : public ComputingDevice {
     launch(stream, [=] { function(context); });
   }
   void launch(Stream stream, std::function<void()> kernel) override;
+  void pack(Stream stream, const PackWork& work) override {
+    launch(stream, [work] { kernels::pack_on_host(work); });
+  }
+  void unpack(Stream stream, const PackWork& work) override {
+    launch(stream, [work] { kernels::unpack_on_host(work); });
+  }
 
   Event record(Stream stream) override;
   void wait(Stream stream, Event event) override;

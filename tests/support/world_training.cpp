@@ -77,6 +77,7 @@ Settings settings_of(const WorldModel& model, const WorldSetup& setup, std::uint
   settings.rank_agreement = setup.rank_order;
   settings.zero_stage = setup.zero_stage;
   settings.zero_hpz_partition_size = setup.node_ranks;
+  settings.zero_quantized_weights = settings.zero_quantized_gradients = setup.quantised;
   settings.tile_elements = 65536;
   settings.gradient_accumulation_steps = (model.micro_batches + world - 1) / world;
   return settings;
@@ -137,9 +138,14 @@ std::uint64_t middle_budget(const WorldModel& model, Settings settings,
 
 class WorldTrainer {
  public:
-  WorldTrainer(const WorldModel& model, Engine& engine, Device* device, std::uint32_t rank,
-               std::uint32_t world)
-      : model_(model), engine_(engine), device_(device), rank_(rank), world_(world) {
+  WorldTrainer(const WorldModel& model, const WorldSetup& setup, Engine& engine, Device* device,
+               std::uint32_t rank, std::uint32_t world)
+      : model_(model),
+        looks_(setup.quantised),
+        engine_(engine),
+        device_(device),
+        rank_(rank),
+        world_(world) {
     add_groups(model, engine);
     engine.freeze();
     for (std::uint32_t g = 0; g < engine.group_count(); ++g) {
@@ -166,6 +172,7 @@ class WorldTrainer {
     outcome.parameters = engine_.hash_parameters();
     outcome.optimizer_state = engine_.hash_optimizer_state();
     outcome.resident_share_of_state = engine_.plan().resident_share_of_state;
+    outcome.seen = seen_;
     collect(outcome);
     return outcome;
   }
@@ -174,8 +181,17 @@ class WorldTrainer {
   static std::byte initial(ParameterId id, std::size_t byte) {
     return static_cast<std::byte>(byte % 2 == 0 ? byte * 31 + id.index : 0x3c);
   }
-  void gather(GroupId group) {
+  void look(const Gathered& gathered, GroupId group) {
+    if (device_ != nullptr) device_->synchronize({});
+    for (const ParameterId id : engine_.parameters(group)) {
+      const DeviceSpan whole = gathered.bytes(id);
+      for (std::size_t b = 0; b < whole.size_bytes; ++b)
+        seen_ = seen_ * 31 + static_cast<const std::uint8_t*>(whole.data)[b];
+    }
+  }
+  void gather(GroupId group, bool first) {
     const Gathered gathered = engine_.gather(group);
+    if (looks_ && first) look(gathered, group);
     const ParameterId id = engine_.parameters(group).front();
     if (engine_.spec(id).dtype != DType::kU8) return;
     if (device_ != nullptr) device_->synchronize({});
@@ -188,11 +204,12 @@ class WorldTrainer {
   // Every rank makes the same gathers, also one that has no such micro-batch.
   void micro_batch(std::uint32_t step, std::uint32_t at) {
     const std::uint32_t groups = engine_.group_count();
-    for (std::uint32_t g = model_.bound ? 1 : 0; g < groups; ++g) gather({g});
-    if (model_.tied) gather({0});
-    if (model_.tied && model_.gathered_again) gather({0});
+    const bool first = at < world_;
+    for (std::uint32_t g = model_.bound ? 1 : 0; g < groups; ++g) gather({g}, first);
+    if (model_.tied) gather({0}, first);
+    if (model_.tied && model_.gathered_again) gather({0}, first);
     for (std::uint32_t g = groups; g-- > 0;) {
-      if (model_.gathered_again) gather({g});
+      if (model_.gathered_again) gather({g}, first);
       if (at < model_.micro_batches) add_gradients(step, at, {g});
     }
   }
@@ -233,6 +250,8 @@ class WorldTrainer {
     }
   }
   const WorldModel& model_;
+  const bool looks_;
+  std::uint64_t seen_ = 0;
   Engine& engine_;
   Device* const device_;  // null: the engine's own
   const std::uint32_t rank_, world_;
@@ -249,6 +268,7 @@ std::string WorldOutcome::text() const {
                   static_cast<unsigned long long>(updated));
     text += step.data();
   }
+  if (seen != 0) text += " saw " + std::to_string(seen);
   return text;
 }
 
@@ -261,7 +281,8 @@ WorldOutcome train_as_rank(const WorldModel& model, const WorldSetup& setup,
   if (setup.place == WorldPlace::kBudget)
     settings.host_budget_bytes = middle_budget(model, settings, options);
   Engine engine(settings, options);
-  WorldOutcome outcome = WorldTrainer(model, engine, options.device.get(), rank, world).train();
+  WorldOutcome outcome =
+      WorldTrainer(model, setup, engine, options.device.get(), rank, world).train();
   engine.close();
   return outcome;
 }

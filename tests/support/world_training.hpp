@@ -47,6 +47,7 @@ struct WorldSetup {
   RankOrder rank_order = RankOrder::kTrace;
   std::uint32_t zero_stage = 3;
   std::uint32_t node_ranks = 1;  // zero_hpz_partition_size
+  bool quantised = false;        // what several ranks send to each other
 };
 
 // What a rank knows at the end. `values` has its shard of masters and moments, zeros elsewhere.
@@ -55,6 +56,7 @@ struct WorldOutcome {
   std::string parameters, optimizer_state;              // hashes
   std::map<std::tuple<std::uint32_t, Content>, std::vector<std::uint32_t>> values;
   double resident_share_of_state = 0;
+  std::uint64_t seen = 0;  // if quantised: of the weights in each step's first micro-batch
 
   // All that is the same on every rank, in a line.
   std::string text() const;
