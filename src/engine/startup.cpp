@@ -183,26 +183,29 @@ residency::Plan Startup::make_plan(const Partition& partition) const {
   return residency::make_plan(inputs);
 }
 
+void Startup::say_what_ranks_ignore(std::uint32_t ranks) const {
+  const std::uint32_t of_node = in_.settings.zero_hpz_partition_size;
+  if (ranks > 1 && of_node > ranks) {
+    in_.log(LogLevel::kWarning, "zero_optimization.zero_hpz_partition_size is " +
+                                    std::to_string(of_node) + ", and there are " +
+                                    std::to_string(ranks) +
+                                    " ranks: all of them are one node, so it has no effect");
+  }
+  if (ranks == 1 &&
+      (in_.settings.zero_quantized_weights || in_.settings.zero_quantized_gradients)) {
+    in_.log(LogLevel::kWarning,
+            "zero_optimization.zero_quantized_weights and zero_quantized_gradients have no effect: "
+            "one rank sends nothing, and computes with exact values, unlike several");
+  }
+}
+
 void Startup::say_what_was_chosen(const Running& r) const {
   for (const std::string& warning : in_.settings.warnings) in_.log(LogLevel::kWarning, warning);
   for (const std::string& line : in_.settings.defaults_taken) in_.log(LogLevel::kInfo, line);
   if (const std::string other = dtype_not_followed(in_.settings, r.partition); !other.empty())
     in_.log(LogLevel::kWarning, other);
   if (!r.plan.warning.empty()) in_.log(LogLevel::kWarning, r.plan.warning);
-  const std::uint32_t of_node = in_.settings.zero_hpz_partition_size;
-  if (const std::uint32_t ranks = r.partition.world_size; ranks > 1 && of_node > ranks) {
-    in_.log(LogLevel::kWarning, "zero_optimization.zero_hpz_partition_size is " +
-                                    std::to_string(of_node) + ", and there are " +
-                                    std::to_string(ranks) +
-                                    " ranks: all of them are one node, so it has no effect");
-  }
-  const bool quantises =
-      in_.settings.zero_quantized_weights || in_.settings.zero_quantized_gradients;
-  if (quantises && r.partition.world_size == 1) {
-    in_.log(LogLevel::kWarning,
-            "zero_optimization.zero_quantized_weights and zero_quantized_gradients have no effect: "
-            "one rank sends nothing, and computes with exact values, unlike several");
-  }
+  say_what_ranks_ignore(r.partition.world_size);
   in_.log(LogLevel::kInfo, residency::summary(r.plan));
   in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
                                r.update_threads_source + "), instruction set " +

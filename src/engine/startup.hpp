@@ -43,6 +43,7 @@ class Startup {
   std::uint64_t commit_bytes(const partition::Partition& partition) const;
   std::uint64_t registration_bytes(const partition::Partition& partition) const;
   residency::Plan make_plan(const partition::Partition& partition) const;
+  void say_what_ranks_ignore(std::uint32_t ranks) const;
   void say_what_was_chosen(const Running& r) const;
 
   // ---- the parts ----

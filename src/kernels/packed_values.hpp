@@ -7,12 +7,12 @@
 //         right. The random bits depend on the element and on which of the sum's terms this is, not
 //         on the rank, so the result does not depend on the number of ranks.
 //
-// The transfers are those of Wang et al., "ZeRO++", 2023, arXiv 2306.10209, sections 3.1 and 3.3;
-// the codes are others. A scale is a power of two in 8 bits, E8M0 as in "OCP Microscaling Formats"
-// 1.0: 2^(scale - 127), and 255 for a block that holds a NaN or an infinity, all of which becomes
-// NaN. It is the least of which the largest code reaches the largest value. So each product here is
-// exact, and the bits are the same on every CPU and GPU. Int8 values that were unpacked do not
-// change if they are packed and unpacked again.
+// After Wang et al., "ZeRO++", 2023, arXiv 2306.10209, sections 3.1 and 3.3, with codes of our own.
+// A scale is a power of two in 8 bits, E8M0 as in "OCP Microscaling Formats" 1.0: 2^(scale - 127),
+// and 255 for a block that holds a NaN or an infinity, all of which becomes NaN. It is the least of
+// which the largest code reaches the largest value. So each product here is exact, and the bits are
+// the same on every CPU and GPU. Int8 values that were unpacked do not change if they are packed
+// and unpacked again.
 //
 // Example: four values of a block whose largest is 5.0, as kInt4. The scale is 1, since 7 x 0.5 is
 // less than 5. 5.0 and -3.0 are the codes 5 and -3; 0.25 becomes 1 with probability 1/4, else 0.

@@ -92,6 +92,13 @@ BUGS_OF_RANKS = [
      "wide_[section.group] != 0 ?", "section.group > 1000 ?"),
     ("a hash leaves out what lies on another rank", "src/ranks/joint_hash.cpp",
      "  hash_.set_state(from_owner.state);\n", ""),
+    ("the random bits of a gradient depend on the rank", "src/ranks/packed_gradients.cpp",
+     "    std::uint32_t term = terms_[group[i].index];\n",
+     "    std::uint32_t term = terms_[group[i].index] + own;\n"),
+    ("a rank computes with its own shard as it is stored", "src/engine/leases.cpp",
+     "keeps(p_.partition.rank, r)) packed_.unpack(shard_of(r));",
+     "keeps(p_.partition.rank, r)) r == p_.partition.rank ? void() : "
+     "packed_.unpack(shard_of(r));"),
 ]
 # sequence_test finds it.
 BUGS_OF_SEQUENCES = [
@@ -118,6 +125,8 @@ BUGS_OF_SEQUENCES = [
     ("a rank that has not begun the order is taken for one that follows it",
      "src/ranks/rank_calls.cpp",
      "  agreement.left = agreement.left || (of_order > 0 && of_order < ranks);\n", ""),
+    ("a section is packed before the last one has left its memory",
+     "src/tiles/packed_section.cpp", "  if (free_.id != 0) device_.wait(stream, free_);\n", ""),
     ("parts of the norm are exchanged before the last reduction", "src/ranks/gradients.cpp",
      "    runner_->begin_step();\n", ""),
 ]

@@ -68,6 +68,7 @@ struct World {
   std::uint32_t ends = 0;
   std::uint32_t stage() const { return seed % 3 == 0 ? 2 : 3; }
   std::uint32_t node_ranks() const { return ranks == 4 ? 2 : 1; }
+  bool quantised() const { return seed % 4 == 1; }
 };
 
 // Forward and backward of one micro-batch.
@@ -206,7 +207,7 @@ std::string text_of(const World& world) {
       std::to_string(world.ahead) + " ahead, " + std::to_string(world.prefetch) +
       " prefetched, stage " + std::to_string(world.stage()) + (world.mixed ? ", mixed" : "") +
       (world.f32_gradients ? ", f32 gradients" : "") + (world.late_device ? ", late device" : "") +
-      (world.late_transport ? ", late transport" : "");
+      (world.late_transport ? ", late transport" : "") + (world.quantised() ? ", quantised" : "");
   constexpr std::array kWords = {"gather ", "gradients ", "release", "exchange",
                                  "hash",    "discard",    "step"};
   for (const Calls& step : world.steps) {
@@ -292,6 +293,7 @@ class Trainer {
     settings.update_threads = 1;
     settings.zero_stage = world.stage();
     settings.zero_hpz_partition_size = world.node_ranks();
+    settings.zero_quantized_weights = settings.zero_quantized_gradients = world.quantised();
     settings.gradient_accumulation_steps = 2;  // so that any gradient may come again
     return settings;
   }

@@ -303,6 +303,24 @@ TEST(Cost, LaterGathersStayWithinTheNode) {
       << "the second forward begins with what backward has left in the slot";
 }
 
+// 257/256 bytes for each parameter of 2 bytes that is gathered, 129/256 for its gradient.
+TEST(Cost, QuantisedTransfersTakeLessOfTheNetwork) {
+  Case c(model_of({4, 4}, 4));
+  c.work.machines = 2;
+  c.rates.network = 1e9;
+  const Prediction exact = c.run();
+  c.inputs.settings.zero_quantized_weights = true;
+  const Prediction weights = c.run();
+  c.inputs.settings.zero_quantized_gradients = true;
+  const Prediction both = c.run();
+  const double reduced = 8 * kTile * 2 / 2.0, gathered = exact.network_bytes - reduced;
+  EXPECT_DOUBLE_EQ(weights.network_bytes, gathered * 257 / 512 + reduced);
+  EXPECT_DOUBLE_EQ(both.network_bytes, gathered * 257 / 512 + reduced * 129 / 512);
+  EXPECT_LT(weights.forward.of(StepLane::kNetwork), exact.forward.of(StepLane::kNetwork));
+  EXPECT_LT(both.backward.of(StepLane::kNetwork), weights.backward.of(StepLane::kNetwork));
+  EXPECT_DOUBLE_EQ(both.sent_bytes, exact.sent_bytes * both.network_bytes / exact.network_bytes);
+}
+
 // Four ranks on two machines: half of what a rank lacks comes from its own machine.
 TEST(Cost, CollectiveCallsTakeTheSlowerOfBothWays) {
   Case c(model_of({4, 4}, 4));

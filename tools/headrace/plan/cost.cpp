@@ -45,7 +45,9 @@ class Predictor {
  private:
   GroupCost::Fetch reading(std::uint32_t section) const;
   double within_node_seconds(double joined) const;
-  double gathered_seconds(double joined) const;
+  double gathered_seconds(const partition::Section& section) const;
+  double packing_seconds(const partition::Section& section) const;
+  void add_gradients(GroupCost& to, std::uint32_t section) const;
   void add_again(GroupCost::Fetch& to, const partition::Section& section) const;
   GroupCost cost_of(std::uint32_t group) const;
   void play_passes();
@@ -143,11 +145,23 @@ double Predictor::within_node_seconds(double joined) const {
 }
 
 // With nodes: into a rank, the shards that it keeps for its node, and then what the others of it
-// keep.
-double Predictor::gathered_seconds(double joined) const {
-  if (plan_.node_ranks == 0) return collective_seconds(joined, gathered_share());
-  return rates_.call + seconds_for(joined * gathered_share(), rates_.network) +
+// keep, which is never quantised.
+double Predictor::gathered_seconds(const partition::Section& section) const {
+  const auto sent =
+      static_cast<double>(plan_.wire.parameter_bytes(section, section.buffer_elements));
+  if (plan_.node_ranks == 0) return collective_seconds(sent, gathered_share());
+  const auto joined =
+      static_cast<double>(section.buffer_elements) * static_cast<double>(size_bytes(section.dtype));
+  return rates_.call + seconds_for(sent * gathered_share(), rates_.network) +
          within_node_seconds(joined);
+}
+
+// Of a whole section, which is read as values and written as codes, or the other way round. The
+// codes are at most half as many bytes. A GPU takes no time that counts.
+double Predictor::packing_seconds(const partition::Section& section) const {
+  const auto values =
+      static_cast<double>(section.buffer_elements) * static_cast<double>(size_bytes(section.dtype));
+  return work_.device_shares_host_memory ? seconds_for(1.5 * values, rates_.memory) : 0;
 }
 
 GroupCost Predictor::cost_of(std::uint32_t group) const {
@@ -163,14 +177,16 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
     const partition::Section& section = part_.sections[s];
     const auto each = static_cast<double>(size_bytes(section.dtype));
     const auto shard = static_cast<double>(section.shard.elements) * each;
-    const auto joined = static_cast<double>(section.buffer_elements) * each;
     const GroupCost::Fetch read = reading(s);
     add_fetch(cost.all, read);
     // Within memory it is read here and written there, but by a drive.
     const double copy =
         shares ? seconds_for(2 * shard, rates_.memory) : seconds_for(shard, rates_.link);
     if (!shares || plan_.sections[s].weight == Tier::kHost) cost.all.copy += copy;
-    cost.at_hand.network = cost.all.network += gathered_seconds(joined);
+    cost.at_hand.network = cost.all.network += gathered_seconds(section);
+    const double packing = plan_.wire.packs(section) ? packing_seconds(section) : 0;
+    cost.all.copy += packing;
+    cost.at_hand.copy += packing;
     add_again(cost.again, section);
     if (section.frozen) {
       add_fetch(cost.at_hand, read);
@@ -178,17 +194,26 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
       continue;
     }
     cost.at_hand.copy += copy;
-    const auto slab = static_cast<double>(section.shard.elements) *
-                      static_cast<double>(size_bytes(plan_.sections[s].gradient_dtype));
-    if (shares) {
-      const double times = work_.micro_batches > 1 ? 2 : 1;  // added to: read as well
-      cost.gradient_pass += seconds_for(shard + times * slab, rates_.memory);
-    } else {
-      cost.gradient_copy += seconds_for(shard, rates_.link);
-    }
-    cost.gradient_network += collective_seconds(joined, reduced_share());
+    add_gradients(cost, s);
   }
   return cost;
+}
+
+void Predictor::add_gradients(GroupCost& to, std::uint32_t s) const {
+  const partition::Section& section = part_.sections[s];
+  const auto elements = static_cast<double>(section.shard.elements);
+  const double shard = elements * static_cast<double>(size_bytes(section.dtype));
+  const double slab = elements * static_cast<double>(size_bytes(plan_.sections[s].gradient_dtype));
+  if (work_.device_shares_host_memory) {
+    const double times = work_.micro_batches > 1 ? 2 : 1;  // added to: read as well
+    to.gradient_pass += seconds_for(shard + times * slab, rates_.memory);
+  } else {
+    to.gradient_copy += seconds_for(shard, rates_.link);
+  }
+  const auto sent =
+      static_cast<double>(plan_.wire.gradient_bytes(section, section.buffer_elements));
+  to.gradient_network += collective_seconds(sent, reduced_share());
+  if (plan_.wire.packed_gradients) to.gradient_pass += 2 * packing_seconds(section);
 }
 
 double busiest_mover(const PhaseCost& cost) {
@@ -397,11 +422,13 @@ void Predictor::count_bytes() {
   out_.nvme_read_bytes += fetching * rates_.nvme_read;
   const auto gathers = residency::gathers_per_step(plan_, work_.micro_batches);
   for (const partition::Section& section : part_.sections) {
-    const auto joined = static_cast<double>(section.buffer_elements) *
-                        static_cast<double>(size_bytes(section.dtype));
+    const std::uint64_t elements = section.buffer_elements;
+    const auto joined = static_cast<double>(plan_.wire.parameter_bytes(section, elements));
+    const auto reduced = static_cast<double>(plan_.wire.gradient_bytes(section, elements));
     const std::uint32_t reductions = section.frozen ? 0 : work_.micro_batches;
     const std::uint32_t gathered = residency::gathers_from_owners(plan_, gathers[section.group]);
-    out_.network_bytes += joined * (gathered * gathered_share() + reductions * reduced_share());
+    out_.network_bytes +=
+        joined * gathered * gathered_share() + reduced * reductions * reduced_share();
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
     const residency::SentPerStep sent =
