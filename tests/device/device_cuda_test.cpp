@@ -16,7 +16,9 @@
 #include "base/units.hpp"
 #include "device/cuda_under_test.hpp"
 #include "device/device_conformance.hpp"
+#include "device/packing.hpp"
 #include "kernels/gradient_pass.hpp"
+#include "kernels/packing.hpp"
 
 namespace headrace::device {
 namespace {
@@ -281,6 +283,44 @@ TEST_P(Landing, CopiesWhatLandedToWhoeverAsksBehindIt) {
   device_->synchronize({});
   device_->unpin(sum.data(), sum.size());
   EXPECT_EQ(back, values);
+}
+
+// What a rank on a GPU packs, one on the CPU unpacks, and the other way round.
+TEST(CudaPacking, GivesTheCpusBits) {
+  constexpr std::uint64_t kElements = 70'001, kSeed = 31;
+  const std::shared_ptr<Device> device = make_cuda_under_test(kSeed, {}, 2);
+  const Packer packer(*device);
+  std::mt19937_64 random(kSeed);
+  for (const Packing packing : {Packing::kInt8, Packing::kInt4}) {
+    for (const DType dtype : kDTypes) {
+      const std::uint64_t bytes = kElements * size_bytes(dtype);
+      const std::uint64_t codes = kernels::code_bytes(packing, kElements);
+      const std::uint64_t scales = (kElements + 255) / 256;
+      std::vector<std::byte> values = random_values(dtype, kElements, random, false);
+      std::vector<std::byte> expected(codes + scales), packed(codes + scales), back(bytes),
+          expected_back(bytes);
+      const auto work_at = [&](void* at, void* to) {
+        PackWork work{.packing = packing, .dtype = dtype, .values = at, .elements = kElements};
+        work.codes = static_cast<std::uint8_t*>(to);
+        work.scales = work.codes + codes;
+        work.random_key = 5;
+        work.first_element = 512;
+        return work;
+      };
+      kernels::pack_on_host(work_at(values.data(), expected.data()));
+      kernels::unpack_on_host(work_at(expected_back.data(), expected.data()));
+      DeviceBytes there(*device, bytes), codes_there(*device, codes + scales);
+      device->copy({}, there.data(), values.data(), bytes);
+      packer.pack({}, work_at(there.data(), codes_there.data()));
+      device->fill_zero({}, there.data(), bytes);
+      packer.unpack({}, work_at(there.data(), codes_there.data()));
+      device->copy({}, packed.data(), codes_there.data(), packed.size());
+      device->copy({}, back.data(), there.data(), bytes);
+      device->synchronize({});
+      EXPECT_EQ(packed, expected) << name_of(dtype);
+      EXPECT_EQ(back, expected_back) << name_of(dtype);
+    }
+  }
 }
 
 TEST(CudaFactsOfTheGpu, NameIt) {

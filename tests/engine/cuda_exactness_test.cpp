@@ -98,6 +98,7 @@ TEST(CudaExactness, EveryPlacementGivesTheCpusHashes) {
   for (const DType dtype : {DType::kBf16, DType::kF16}) {
     if (pairwise() && dtype == DType::kF16) continue;
     for (const std::uint32_t accumulation : {1u, 3u}) {
+      if (pairwise() && accumulation == 1) continue;
       const std::string expected =
           train({Placement::kHost, UpdateMode::kBarrier, accumulation, dtype},
                 device::make_computing_host());

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -468,6 +469,27 @@ TEST(DurableRanks, CommitAndLoadTogether) {
     saved[rank.number] = rank.trainer.hashes();
   }));
   EXPECT_EQ(saved[0], saved[1]);
+}
+
+// The random bits of a step follow from what the store has.
+TEST(DurableRanks, GoOnInTheSameBitsWithQuantisedTransfers) {
+  std::array<std::string, 2> hashes;
+  for (const bool in_two : {false, true}) {
+    const TemporaryDirectory directory;
+    Settings settings = durable(directory.string());
+    settings.zero_quantized_weights = settings.zero_quantized_gradients = true;
+    const std::vector<std::uint64_t> ends =
+        in_two ? std::vector<std::uint64_t>{2, kSteps} : std::vector<std::uint64_t>{kSteps};
+    for (const std::uint64_t last : ends) {
+      expect_no_error(run_world(2, settings, [&](Rank& rank) {
+        train_to(rank.engine, rank.trainer, last);
+        const std::string ended = rank.trainer.hashes();
+        if (rank.number == 0) hashes[in_two] = ended;
+      }));
+    }
+  }
+  EXPECT_EQ(hashes[1], hashes[0]);
+  EXPECT_NE(hashes[0], expected(2)[kSteps]);
 }
 
 TEST(DurableRanks, NameTheCallThatOneOfThemDoesNotMake) {

@@ -78,9 +78,13 @@ std::vector<Row> all_rows() {
   return all;
 }
 
-std::vector<Row> rows_of(const WorldModel& model) {
+std::string_view matrix_wanted() {
   const char* const wanted = std::getenv("HEADRACE_MATRIX");
-  const std::string_view matrix = wanted == nullptr ? "" : wanted;
+  return wanted == nullptr ? "" : wanted;
+}
+
+std::vector<Row> rows_of(const WorldModel& model) {
+  const std::string_view matrix = matrix_wanted();
   if (matrix != "pairwise" && matrix != "few") return all_rows();
   std::vector<Row> rows = testing::pairwise_cover(all_rows(), [](const Row& row) {
     return std::array{static_cast<int>(row.over),       static_cast<int>(row.world),
@@ -94,12 +98,13 @@ std::vector<Row> rows_of(const WorldModel& model) {
   return rows;
 }
 
-// Four rows with several ranks for each model, others for the next.
+// Four rows with several ranks for each model, or one if few are wanted; others for the next model.
 std::vector<Row> quantised_rows(std::size_t model) {
+  const std::size_t count = matrix_wanted() == "few" ? 1 : 4;
   std::vector<Row> rows = all_rows();
   std::erase_if(rows, [](const Row& row) { return row.world == 1; });
   std::vector<Row> some;
-  for (std::size_t i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     some.push_back(rows[(model * 4 + i) * 23 % rows.size()]);
     some.back().quantised = true;
   }

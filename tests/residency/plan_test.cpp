@@ -38,10 +38,15 @@ PlanInputs inputs_for(const partition::Partition& partition, OffloadDevice param
 
 // Ranges of the arena do not overlap and lie inside it.
 void expect_disjoint(const Plan& plan) {
-  std::vector<Range> ranges{plan.update_slot_memory,   plan.gather_slot_memory,
-                            plan.transfer_slot_memory, plan.load_staging,
-                            plan.bucket_memory,        plan.scratch};
+  std::vector<Range> ranges{plan.update_slot_memory,
+                            plan.gather_slot_memory,
+                            plan.transfer_slot_memory,
+                            plan.load_staging,
+                            plan.bucket_memory,
+                            plan.packed_memory,
+                            plan.scratch};
   for (const SectionPlan& s : plan.sections) {
+    ranges.push_back(s.node_shard);
     ranges.push_back(s.resident_weight);
     ranges.push_back(s.gradient);
   }
@@ -52,6 +57,23 @@ void expect_disjoint(const Plan& plan) {
     EXPECT_LE(ranges[i].offset_bytes + ranges[i].size_bytes, ranges[i + 1].offset_bytes);
   }
   EXPECT_LE(ranges.back().offset_bytes + ranges.back().size_bytes, plan.arena_bytes);
+}
+
+TEST(Plan, HasRoomForQuantisedTransfersOfSeveralRanksAlone) {
+  for (const std::uint32_t ranks : {1u, 4u}) {
+    const auto partition = transformer(512, 8, ranks);
+    auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+    const Plan exact = make_plan(inputs);
+    inputs.settings.zero_quantized_weights = inputs.settings.zero_quantized_gradients = true;
+    const Plan quantised = make_plan(inputs);
+    expect_disjoint(quantised);
+    EXPECT_EQ(quantised.wire.packed_parameters, ranks > 1);
+    std::uint64_t largest = 0;
+    for (const partition::Section& section : partition.sections)
+      largest = std::max(largest, section.buffer_elements);
+    EXPECT_EQ(quantised.packed_bytes, ranks > 1 ? base::align_up(largest * 257 / 256, 4096) : 0);
+    EXPECT_EQ(quantised.report.sent_bytes_per_step<exact.report.sent_bytes_per_step, ranks> 1);
+  }
 }
 
 TEST(Plan, MovesWhatTheDesignSaysWithNothingResident) {

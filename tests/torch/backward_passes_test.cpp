@@ -11,6 +11,7 @@
 
 namespace {
 using headrace::torch::detail::BackwardPasses;
+using headrace::torch::detail::BlockCall;
 using headrace::torch::detail::OffloadedGroup;
 using LetGo = BackwardPasses::LetGo;
 
@@ -44,6 +45,31 @@ TEST(BackwardPasses, GoThroughTheExampleOfTheirHeader) {
   EXPECT_EQ(passes.end(7), LetGo{&b});
   EXPECT_TRUE(passes.end_every().empty());
   EXPECT_NO_THROW(passes.refuse_partial_gradients());
+}
+
+// Of two calls of a group with one trained and one frozen parameter.
+TEST(BackwardPasses, AGroupIsDoneWithTheGradientsOfItsInputs) {
+  const auto one = std::make_shared<const BlockCall>(BlockCall{2, true});
+  const auto other = std::make_shared<const BlockCall>(BlockCall{1, true});
+  OffloadedGroup a = bound_group(1, /*frozen=*/1);
+  BackwardPasses passes;
+  passes.begin(7);
+  passes.await_gradients(a, 7);
+  passes.await_inputs_of(a, 7, one);
+  passes.await_inputs_of(a, 7, other);
+  passes.await_inputs_of(a, 7, one);  // by another of its outputs
+  EXPECT_FALSE(passes.input_arrived(a, 7, *one));
+  EXPECT_FALSE(passes.input_arrived(a, 8, *one)) << "of another pass";
+  EXPECT_FALSE(passes.arrived(a, 7, true));
+  EXPECT_FALSE(passes.input_arrived(a, 7, *other));
+  EXPECT_EQ(passes.let_go_of_oldest(7, /*of_any=*/false), LetGo{&a}) << "it awaits no gradient";
+  passes.await_gradients(a, 7);
+  passes.await_inputs_of(a, 7, other);
+  EXPECT_FALSE(passes.input_arrived(a, 7, *other));
+  EXPECT_TRUE(passes.arrived(a, 7, true));
+  passes.await_gradients(a, 7);
+  passes.await_inputs_of(a, 7, std::make_shared<const BlockCall>());
+  EXPECT_FALSE(passes.arrived(a, 7, true)) << "whose inputs are not known";
 }
 
 TEST(BackwardPasses, LetGoOfNothingThatIsInUseOrAnotherPasses) {

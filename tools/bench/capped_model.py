@@ -9,9 +9,12 @@ saved, and compared with the same training in memory, bit for bit.
         from_pretrained(), offload(), steps, save_pretrained() into FOLDER/trained
     capped_model.py compare FOLDER [--lora] [--steps N]
         the same with all in memory; exits with 1 if a tensor of FOLDER/trained differs
+    capped_model.py deepspeed FOLDER --nvme DIR [--lora] [--steps N]
+        the same under DeepSpeed's ZeRO-3, parameters and optimizer state on NVMe: for its memory
 
 Each phase prints what it took. With --lora, adapters of peft are trained beside the frozen model.
-Needs torch, transformers, peft for --lora, and `headrace` (./dev makes an environment).
+Needs torch, transformers, peft for --lora, `headrace` (./dev makes an environment), and DeepSpeed
+to compare with it.
 """
 import argparse
 import gc
@@ -82,13 +85,13 @@ def loaded(options):
         r=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)).train()
 
 
-def losses(model, optimizer, steps):
+def losses(model, optimizer, steps, backward=torch.Tensor.backward):
     seen = []
     for step in range(steps):
         ids = torch.randint(0, VOCABULARY, (1, TOKENS),
                             generator=torch.Generator().manual_seed(step))
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
+        backward(loss)
         optimizer.step()
         optimizer.zero_grad()
         seen.append(loss.item())
@@ -109,6 +112,36 @@ def train(options):
             model.get_base_model().save_pretrained(options.folder + "/trained/base")
     print(f"the plan has {optimizer.plan()[0]['host_bytes'] >> 20} MiB of host memory")
     optimizer.close()
+
+
+def with_deepspeed(options):
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    for key, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"),
+                       ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29583")):
+        os.environ.setdefault(key, value)
+    import deepspeed
+    from transformers.integrations import HfDeepSpeedConfig
+    drive = {"device": "nvme", "nvme_path": options.nvme}
+    config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+              "zero_optimization": {"stage": 3, "offload_param": drive,
+                                    "offload_optimizer": drive}}
+    with Phase("start"):
+        deepspeed.init_distributed("gloo")
+    with Phase("load"):
+        while_loading = HfDeepSpeedConfig(config)  # from_pretrained() partitions as it loads
+        model = loaded(options)
+        engine = deepspeed.initialize(
+            model=model, config=config,
+            model_parameters=[one for one in model.parameters() if one.requires_grad])[0]
+        del while_loading
+        gc.collect()
+
+    class Optimizer:  # what losses() calls
+        step, zero_grad = staticmethod(engine.step), staticmethod(lambda: None)
+
+    with Phase("train"):
+        print("losses    ", losses(engine, Optimizer, options.steps, engine.backward))
 
 
 def compare(options):
@@ -139,7 +172,7 @@ def compare(options):
 
 def main():
     parse = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parse.add_argument("what", choices=("make", "train", "compare"))
+    parse.add_argument("what", choices=("make", "train", "compare", "deepspeed"))
     parse.add_argument("folder", type=os.path.abspath)
     parse.add_argument("--nvme")
     parse.add_argument("--lora", action="store_true")
@@ -147,7 +180,8 @@ def main():
     parse.add_argument("--layers", type=int, default=24)
     parse.add_argument("--hidden", type=int, default=2048)
     options = parse.parse_args()
-    return {"make": make, "train": train, "compare": compare}[options.what](options) or 0
+    phases = {"make": make, "train": train, "compare": compare, "deepspeed": with_deepspeed}
+    return phases[options.what](options) or 0
 
 
 if __name__ == "__main__":

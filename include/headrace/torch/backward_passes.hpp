@@ -9,14 +9,18 @@
 // and block c has a third parameter, which is frozen. Pass 7 visits c, b and a:
 //
 //   reached c     hold {c, 7, 0 of 2}
-//   gradients     {c, 2 of 2}, but c keeps its hold: the frozen parameter gets no gradient, so
-//                 nothing marks its last read
+//   gradients     {c, 2 of 2}, but c keeps its hold: the frozen parameter gets no gradient, and
+//                 c was called by run(), so nothing marks its last read
 //   reached b     hold {b, 7, 0 of 2}; its one gradient makes this 1 of 2
 //   reached a     there is no slot left in which to gather a, so a hold of pass 7 must go. It is
 //                 the oldest one that awaits nothing: c's. (If there were no such hold, the oldest
 //                 of the others would go: b's.)
 //   gradients     {a, 2 of 2}: complete, and all of a's parameters are trained, so its hold goes
 //   end of 7      b's hold goes
+//
+// Where the inputs of c's call are known, its hold also awaits their gradients, and then goes: a
+// frozen parameter is read on the way to the gradients of trained ones and of inputs, and nowhere
+// else.
 //
 // If an operator throws during a pass, torch does not report the end of the pass. The pass stays
 // known, with the gradients that it delivered, until the trainer's next call runs end_every(). From
@@ -25,6 +29,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -34,6 +39,12 @@
 #include "headrace/torch/offloaded_group.hpp"
 
 namespace headrace::torch::detail {
+// One forward call of a block.
+struct BlockCall {
+  std::size_t inputs = 0;   // whose gradients its backward brings
+  bool all_inputs = false;  // nothing else that requires a gradient goes into the block
+};
+
 // This class only does the bookkeeping. A function that removes holds returns the group of each
 // hold, so the same group may appear several times. For each entry, the caller must undo one
 // binding of that group.
@@ -56,6 +67,16 @@ class BackwardPasses {
   void await_gradients(OffloadedGroup& group, int task) {
     holds_.push_back({&group, task, Why::kGradients, ++opened_, 0, group.trainable_count()});
   }
+  // The hold that awaits the group's gradients also awaits those of the call's inputs, if they are
+  // known. Call it for every call that the pass reaches.
+  void await_inputs_of(const OffloadedGroup& group, int task,
+                       const std::shared_ptr<const BlockCall>& call) {
+    const auto hold = find_hold(group, task);
+    if (hold == holds_.end() || hold->has(*call)) return;
+    hold->calls.push_back(call);
+    hold->inputs_expected += call->inputs;
+    hold->all_inputs = hold->all_inputs && call->all_inputs;
+  }
   // Holds the group until the end of the pass. Call it when an operator has touched the group
   // outside of the group's own calls.
   void touch(OffloadedGroup& group, int task) {
@@ -65,13 +86,17 @@ class BackwardPasses {
   // true if this was the last gradient awaited, and the group's hold is gone.
   bool arrived(const OffloadedGroup& group, int task, bool gradient) {
     find(task)->arrived += gradient ? 1 : 0;
-    const auto hold = std::find_if(holds_.begin(), holds_.end(), [&](const Hold& one) {
-      return one.awaits_gradients_of(group, task);
-    });
-    if (hold == holds_.end() || ++hold->arrived != hold->expected) return false;
-    if (hold->expected != group.parameters().size()) return false;  // a frozen one may yet be read
-    holds_.erase(hold);
-    return true;
+    const auto hold = find_hold(group, task);
+    if (hold == holds_.end()) return false;
+    ++hold->arrived;
+    return end_if_done(hold);
+  }
+  // The gradient of an input of the call. Returns the same.
+  bool input_arrived(const OffloadedGroup& group, int task, const BlockCall& call) {
+    const auto hold = find_hold(group, task);
+    if (hold == holds_.end() || !hold->has(call)) return false;
+    ++hold->inputs_arrived;
+    return end_if_done(hold);
   }
   LetGo end(int task) {
     if (const auto ended = find(task); ended != passes_.end()) passes_.erase(ended);
@@ -124,6 +149,13 @@ class BackwardPasses {
     Why why;
     std::uint64_t opened;  // counts up: shows which of two holds is older
     std::size_t arrived, expected;
+    std::vector<std::shared_ptr<const BlockCall>> calls = {};  // that the pass has reached
+    std::size_t inputs_arrived = 0, inputs_expected = 0;
+    bool all_inputs = true;  // of all calls
+    bool has(const BlockCall& call) const {
+      return std::any_of(calls.begin(), calls.end(),
+                         [&](const auto& known) { return known.get() == &call; });
+    }
     bool awaits_gradients_of(const OffloadedGroup& one, int in_task) const {
       return why == Why::kGradients && group == &one && task == in_task;
     }
@@ -139,6 +171,18 @@ class BackwardPasses {
   std::vector<Pass>::iterator find(int task) {
     return std::find_if(passes_.begin(), passes_.end(),
                         [task](const Pass& pass) { return pass.task == task; });
+  }
+  std::vector<Hold>::iterator find_hold(const OffloadedGroup& group, int task) {
+    return std::find_if(holds_.begin(), holds_.end(),
+                        [&](const Hold& one) { return one.awaits_gradients_of(group, task); });
+  }
+  bool end_if_done(std::vector<Hold>::iterator hold) {
+    if (hold->arrived != hold->expected) return false;
+    const bool all_trained = hold->expected == hold->group->parameters().size();
+    const bool inputs_came = hold->all_inputs && hold->inputs_arrived == hold->inputs_expected;
+    if (!all_trained && !inputs_came) return false;  // a frozen one may yet be read
+    holds_.erase(hold);
+    return true;
   }
   // No value: the group is needed.
   std::optional<Rank> rank_to_let_go(const OffloadedGroup& group, int task, bool of_any) const {

@@ -197,14 +197,22 @@ class BoundGroups final {
 
   // ---- for hooks, in backward ----
 
-  // A gradient has reached an output of the block.
-  void reached(OffloadedGroup& group) {
+  // A gradient has reached an output of this call of the block.
+  void reached(OffloadedGroup& group, const std::shared_ptr<const BlockCall>& call) {
     const std::lock_guard lock(mutex_);
     const int task = ::torch::autograd::get_current_graph_task_id();
-    if (passes_.awaits_gradients(group, task)) return;
-    bind_in_pass(group, task);
-    passes_.await_gradients(group, task);
-    begin_pass(task);
+    if (!passes_.awaits_gradients(group, task)) {
+      bind_in_pass(group, task);
+      passes_.await_gradients(group, task);
+      begin_pass(task);
+    }
+    passes_.await_inputs_of(group, task, call);
+  }
+  // All of the gradient of one of its inputs has come.
+  void input_arrived(OffloadedGroup& group, const BlockCall& call) {
+    const std::lock_guard lock(mutex_);
+    const int task = ::torch::autograd::get_current_graph_task_id();
+    if (passes_.input_arrived(group, task, call)) binder_.unbind(group);
   }
   // A parameter's part of backward is done. `gradient`: whether torch delivered a gradient for it.
   void gradient_arrived(OffloadedGroup& group, bool gradient) {

@@ -381,34 +381,24 @@ class Offload {
   // backward.
   // Cost:   one Engine::gather() in forward and one in backward. Each is free if the group is
   //         resident in memory that the device shares; otherwise the group's bytes are read, most
-  //         of them ahead of time.
+  //         of them ahead of time. In backward, a group with frozen parameters is released once the
+  //         gradients of its trained ones and of the tensors in `args` have come. A block that also
+  //         reads tensors which require a gradient from elsewhere must be called by run().
   // Throws  as Engine::gather() does, also from within backward. Also throws kWrongState
   //         - for a group that is being changed,
   //         - after a write or a move of parameters behind the engine's back,
   //         - in a second thread while the first computes.
   template <class M, class... Args>
   auto operator()(const Group<M>& group, Args&&... args) {
-    return run(group, [&] { return group.module()->forward(std::forward<Args>(args)...); });
+    const auto call = watch_inputs(group.state_, args...);
+    return run(group, call, [&] { return group.module()->forward(std::forward<Args>(args)...); });
   }
   // Does the same for any function that uses the group's parameters. The function's result may be
   // nested (tensors.hpp). In backward, the parameters are bound again when a gradient reaches one
   // of the tensors in that result.
   template <class M, class F>
   auto run(const Group<M>& group, F&& function) {
-    const detail::Call call = begin();
-    core().begin_call();
-    detail::Binding binding(core_, group.state_);
-    if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
-      function();
-      binding.release();
-      core().writes().throw_if_written();
-    } else {
-      auto result = function();
-      binding.release();
-      core().writes().throw_if_written();
-      watch(group.state_, result);
-      return result;
-    }
+    return run(group, std::make_shared<const detail::BlockCall>(), std::forward<F>(function));
   }
   // Calls function(inputs...), or group.module()->forward(inputs...), without keeping activations:
   // backward runs the function again, with torch's generators and autocast settings as they are
@@ -576,20 +566,59 @@ class Offload {
   }
 
  private:
+  template <class M, class F>
+  auto run(const Group<M>& group, const std::shared_ptr<const detail::BlockCall>& block,
+           F&& function) {
+    const detail::Call call = begin();
+    core().begin_call();
+    detail::Binding binding(core_, group.state_);
+    if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
+      function();
+      binding.release();
+      core().writes().throw_if_written();
+    } else {
+      auto result = function();
+      binding.release();
+      core().writes().throw_if_written();
+      watch(group.state_, block, result);
+      return result;
+    }
+  }
+  // A leaf, such as a parameter, may outlive the call: its hooks would, too.
+  template <class... Args>
+  std::shared_ptr<const detail::BlockCall> watch_inputs(
+      const std::shared_ptr<detail::OffloadedGroup>& group, const Args&... args) {
+    const auto block = std::make_shared<detail::BlockCall>();
+    if constexpr ((detail::shows_its_tensors<Args>() && ...)) {
+      if (!at::GradMode::is_enabled()) return block;
+      block->all_inputs = true;
+      const auto see = [&](const at::Tensor& input) {
+        if (!input.defined() || !input.requires_grad()) return;
+        if (input.is_leaf()) return void(block->all_inputs = false);
+        ++block->inputs;
+        input.register_hook([core = std::weak_ptr(core_), group, block](const at::Tensor&) {
+          if (const auto alive = core.lock()) alive->bound().input_arrived(*group, *block);
+        });
+      };
+      (for_each_tensor(args, see), ...);
+    }
+    return block;
+  }
   template <class Result>
-  void watch(const std::shared_ptr<detail::OffloadedGroup>& group, const Result& result) {
+  void watch(const std::shared_ptr<detail::OffloadedGroup>& group,
+             const std::shared_ptr<const detail::BlockCall>& block, const Result& result) {
     if (!at::GradMode::is_enabled()) return;
     for_each_tensor(result, [&](const at::Tensor& output) {
       // A leaf is an input or a parameter that was passed through. No part of the block lies behind
       // it.
       if (!output.defined() || !output.requires_grad() || output.is_leaf()) return;
-      output.register_hook([core = std::weak_ptr(core_), group](const at::Tensor&) {
+      output.register_hook([core = std::weak_ptr(core_), group, block](const at::Tensor&) {
         const auto alive = core.lock();
         if (!alive) {
           throw Error(Code::kWrongState, "backward reached " + detail::quoted_group(group->name) +
                                              " after its Offload was closed: its values are gone.");
         }
-        alive->bound().reached(alive->usable(*group));
+        alive->bound().reached(alive->usable(*group), block);
       });
     });
   }

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 namespace headrace::torch {
 namespace detail {
@@ -68,6 +69,28 @@ void walk_tensors(T& value, const See& see) {
         "not bring the group's parameters back for its backward pass. Give the type an "
         "overload `template <class See> void visit_tensors(const T& value, See&& see)` in "
         "its own namespace that calls see() for every tensor in it.");
+  }
+}
+
+// Whether walk_tensors() finds the tensors in a value of this type.
+template <class T>
+constexpr bool shows_its_tensors() {
+  using V = std::remove_cvref_t<T>;
+  constexpr auto kIgnores = [](const auto&) {};
+  if constexpr (std::is_base_of_v<at::TensorBase, V> || HoldsNoTensor<V> ||
+                requires(const V& value) { visit_tensors(value, kIgnores); }) {
+    return true;
+  } else if constexpr (kIsOptional<V>) {
+    return shows_its_tensors<typename V::value_type>();
+  } else if constexpr (TupleLike<V>) {
+    return []<std::size_t... I>(std::index_sequence<I...>) {
+      return (shows_its_tensors<std::tuple_element_t<I, V>>() && ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<V>>());
+  } else if constexpr (std::ranges::range<const V>) {
+    return shows_its_tensors<std::ranges::range_value_t<const V>>();
+  } else {
+    return false;
   }
 }
 }  // namespace detail

@@ -213,14 +213,16 @@ std::string store_text(const PlanResult& r) {
 }
 
 namespace {
-// Per parameter in 16 bits: shards that are gathered, which NCCL and a node's copies bring once for
-// all ranks, and gradients for each rank of the node.
+// Per parameter in 16 bits, or the fewer that are sent, without scales: shards that are gathered,
+// which NCCL and a node's copies bring once for all ranks, and gradients for each rank of the node.
 std::uint64_t bits_into_node(const PlanResult& r) {
   const residency::Plan& plan = *r.outcome.plan;
   const std::uint64_t here = r.scenario.ranks_per_node(), times = r.scenario.micro_batches;
   const std::uint64_t gathers = plan.slot_per_group || plan.node_ranks > 0 ? 1 : 2 * times;
   const bool once = !r.scenario.on_cpu() || plan.node_ranks > 0;
-  return 16 * (gathers * (once ? 1 : here) + times * here);
+  const std::uint64_t gathered = plan.wire.packed_parameters ? 8 : 16;
+  const std::uint64_t reduced = plan.wire.packed_gradients ? 4 : 16;
+  return gathered * gathers * (once ? 1 : here) + reduced * times * here;
 }
 }  // namespace
 
