@@ -30,13 +30,14 @@ class GatheredParameters(contextlib.AbstractContextManager):
     def __init__(self, params: Any, modifier_rank: Any = None, fwd_module: Any = None,
                  enabled: bool = True) -> None:
         del fwd_module
-        self._what, self._modify, self._enabled = params, modifier_rank is not None, enabled
+        self._what, self._rank, self._enabled = params, modifier_rank, enabled
         self._scope = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
         if self._enabled:
             from ..torch.offload import gathered
-            self._scope.enter_context(gathered(self._listed(), modify=self._modify))
+            self._scope.enter_context(gathered(self._listed(), modify=self._rank is not None,
+                                               of_rank=self._rank))
         return self._what
 
     def __exit__(self, *exception: Any) -> Any:

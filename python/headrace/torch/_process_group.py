@@ -2,7 +2,10 @@
 """Ranks of an engine over a process group of torch."""
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import time
 import warnings
 from typing import Any, Optional, Sequence
 
@@ -13,6 +16,7 @@ from .._collective import Collective
 from .._errors import PeerLost, WrongState
 
 
+_HEARD_SECONDS = 2.0  # at most, that a rank which fails waits for the others to read why
 _END = "; no rank can go on without it. Start all of them again."
 
 
@@ -79,19 +83,36 @@ class ProcessGroup(Collective):
         if self._ended is not None:
             return
         self._ended = f"this rank gave up: {why}"
-        _store().set(self._key_of(self.rank), why)
+        with contextlib.suppress(RuntimeError):  # the store was of a rank that is gone
+            _store().set(self._key_of(self.rank), why)
         backend = self._group._get_backend(torch.device("cpu"))
         if hasattr(backend, "abort"):
             backend.abort()
+        if dist.get_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            self._wait_until_heard()  # the store ends with this process
+
+    def _wait_until_heard(self) -> None:
+        others = [f"{self._key_of(self.rank)}/{rank}" for rank in range(self.world_size)
+                  if rank != self.rank]
+        end = time.monotonic() + _HEARD_SECONDS
+        with contextlib.suppress(RuntimeError):
+            while not _store().check(others) and time.monotonic() < end:
+                time.sleep(0.02)
 
     def _said_by_others(self) -> str:
-        try:
+        with contextlib.suppress(RuntimeError):
             for rank in range(self.world_size):
                 if rank != self.rank and _store().check([self._key_of(rank)]):
-                    return f"rank {rank} gave up: {_store().get(self._key_of(rank)).decode()}"
-        except RuntimeError:
-            pass  # the store was of the rank that is gone
+                    said = _store().get(self._key_of(rank)).decode()
+                    _store().set(f"{self._key_of(rank)}/{self.rank}", "heard")
+                    return f"rank {rank} gave up: {said}"
         return ""
+
+    def close(self) -> None:
+        """Ends the group's connections. All ranks do so, after their last call."""
+        self._ended = self._ended or "this process group was closed"
+        with contextlib.suppress(ValueError, AssertionError):  # with all of torch's groups, already
+            dist.destroy_process_group(self._group)
 
 
 def _store() -> Any:

@@ -4,7 +4,8 @@
 _blocks.py finds the groups; _groups.py parks and binds their parameters; _forward.py and
 _backward.py say when; _gradients.py takes gradients; _values.py moves values in and out;
 _optimizer.py and _model_part.py update; _given_optimizer.py reads a program's own optimizer;
-_offload.py is all of one model; _private.py has the names that torch does not document.
+_ranks.py is for several processes; _offload.py is all of one model; _private.py has the names that
+torch does not document.
 """
 from __future__ import annotations
 
@@ -13,28 +14,43 @@ from typing import Any, Iterable, Iterator, Optional, Union
 
 import torch
 
+from ..._collective import Collective
 from ..._errors import ArgumentError, WrongState
 from . import _blocks, _private, _settings, _values
 from ._device import device_of
-from ._offload import Offload, live, refuse_ranks
+from ._offload import Offload, live
 from ._optimizer import OF_RULE
+from ._ranks import Ranks, ranks_of
 
 
 def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] = None,
             host_budget: Union[int, str, None] = None, blocks: _blocks.Blocks = "auto",
             optimizer: Optional[str] = None, params: Optional[Iterable[dict]] = None,
-            snapshots: Optional[str] = None, device: Any = None, **options: Any) -> tuple:
+            snapshots: Optional[str] = None, device: Any = None,
+            collective: Optional[Collective] = None, **options: Any) -> tuple:
+    ranks = ranks_of(collective)  # first: the others wait for this one, also for its error
+    try:
+        return _offloaded(ranks, model, config, nvme, host_budget, blocks, optimizer, params,
+                          snapshots, device, options)
+    except BaseException as error:
+        ranks.tell(error)
+        raise
+
+
+def _offloaded(ranks: Ranks, model: torch.nn.Module, config: Any, nvme: Optional[str],
+               host_budget: Union[int, str, None], blocks: _blocks.Blocks,
+               optimizer: Optional[str], params: Optional[Iterable[dict]],
+               snapshots: Optional[str], device: Any, options: dict) -> tuple:
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
                             "torch.nn.Module; nothing was done.")
     _private.refuse_other_torch()
-    refuse_ranks("offload()")
     _refuse_twice(model)
     settings = _settings.read(config)
     folder = _settings.place(settings, nvme, host_budget)
     rule, options = _settings.rule_of(settings, optimizer, options)
     divisions = _blocks.divide(model, blocks)
-    of_model = Offload(model, divisions, folder, device_of(model, device))
+    of_model = Offload(model, divisions, folder, device_of(model, device), ranks)
     _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
     made = _made(rule, params if params is not None else list(model.named_parameters()),
                  {"snapshots": snapshots, **options})
@@ -61,14 +77,14 @@ def _refuse_twice(model: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def gathered(what: Any, *, modify: bool = False) -> Iterator[Any]:
+def gathered(what: Any, *, modify: bool = False, of_rank: Optional[int] = None) -> Iterator[Any]:
     parameters = _parameters_of(what)
     with contextlib.ExitStack() as scopes:
         for one in live():
             own = one.wholes_of(parameters)
             if own:
-                scope = _values.modify_scope if modify else _values.read_scope
-                scopes.enter_context(scope(one, own))
+                scopes.enter_context(_values.modify_scope(one, own, of_rank) if modify
+                                     else _values.read_scope(one, own))
         yield what
 
 

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ranks that train one offloaded model: who they are, what they tell each other beside the
+engine's calls, and how a rank that fails tells the others.
+
+Every rank makes the same calls in the same order. So what follows from this rank alone, such as
+whether it has gradients, must not decide whether a collective call is made.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import weakref
+from typing import Optional
+
+import torch
+
+from ..._collective import Collective
+from ..._engine import Engine
+from ..._errors import ArgumentError, PeerLost, Unsupported, WrongState
+from .._process_group import ProcessGroup
+
+_TOLD = struct.Struct("<BQ400s")  # whether it failed, a checksum of values, the cause
+_PIECE_BYTES = 1 << 20
+
+
+class Differs(ArgumentError):
+    """Raised by all ranks alike, so all of them can go on."""
+
+
+class Ranks:
+    def __init__(self, collective: Optional[Collective], own: Optional[ProcessGroup] = None) -> None:
+        self._own = own  # which nobody else uses
+        self.rank = 0 if collective is None else collective.rank
+        self.world_size = 1 if collective is None else collective.world_size
+        self.chosen = collective is not None
+        self.collective = collective if self.several else None  # of one rank, there is no use
+        self._engine: Optional[Engine] = None
+        self._at_exit: Optional[weakref.finalize] = None
+
+    @property
+    def several(self) -> bool:
+        return self.world_size > 1
+
+    def refuse_gpu(self, device: torch.device) -> None:
+        if self.several and device.type != "cpu":
+            raise Unsupported(f"offload() with {self.world_size} ranks and the device {device}: "
+                              "ranks of Python pass bytes of host memory; the model is as it was. "
+                              "Train on the CPU, such as with CUDA_VISIBLE_DEVICES=\"\", or for "
+                              "ranks on GPUs use C++ or C.")
+
+    # ---- a rank that fails ----
+    def watch(self, engine: Engine) -> None:
+        """From here on, an exception that ends this process is told to the others."""
+        self._engine = engine
+        if self.collective is not None:
+            self._at_exit = weakref.finalize(self, _tell_at_exit, self.collective, os.getpid())
+
+    def tell(self, error: BaseException) -> None:
+        """The others would wait for this rank. Not of what all of them have raised."""
+        if self.collective is not None and not isinstance(error, (Differs, PeerLost)):
+            self.collective.abort(_cause(error))
+
+    def leave(self) -> None:
+        """After the engine."""
+        if self._at_exit is not None:
+            self._at_exit.detach()
+        if self._own is not None:
+            self._own.close()
+
+    # ---- what they tell each other: collective ----
+    def refuse_other_values(self, what: str, checksum: int) -> None:
+        """Before the engine takes them: each rank gives it a part of its own values."""
+        self._refuse_others(what, [int.from_bytes(one, "little") for one in self._exchanged(
+            checksum.to_bytes(8, "little"))])
+
+    def end_change(self, what: str, checksum: int, error: Optional[BaseException]) -> None:
+        """Where it ends, also by an exception: raises on every rank, or on none."""
+        text = "" if error is None else _cause(error)
+        mine = _TOLD.pack(error is not None, checksum, text.encode()[:400])
+        told = [_TOLD.unpack(one) for one in self._exchanged(mine)]
+        if error is not None:
+            return  # the caller raises it
+        for rank, (failed, _, cause) in enumerate(told):
+            if failed:
+                words = cause.rstrip(b"\0").decode("utf-8", "replace")
+                raise WrongState(f"rank {rank} ended the change of {what} by an exception "
+                                 f"({words}); no rank changed anything. Let all ranks change the "
+                                 "same values.")
+        self._refuse_others(what, [values for _, values, _ in told])
+
+    def _refuse_others(self, what: str, checksums: list) -> None:
+        for rank, checksum in enumerate(checksums):
+            if checksum != checksums[0]:
+                raise Differs(f"{what} has other values on rank {rank} than on rank 0, and the "
+                              "ranks keep parts of one model; nothing was taken. Let all ranks "
+                              "load or make the same values, such as after torch.manual_seed(0).")
+
+    def values_of(self, rank: int, tensor: torch.Tensor) -> None:
+        """Overwrites the tensor, which is row-major, with that of the rank."""
+        for piece in _pieces(tensor):
+            mine = bytes(piece) if rank == self.rank else bytes(len(piece))
+            piece[:] = self._exchanged(mine)[rank]
+
+    def join_parts(self, tensor: torch.Tensor) -> None:
+        """Each rank has its part, and zeros in the rest."""
+        for piece in _pieces(tensor):
+            joined = 0
+            for one in self._exchanged(bytes(piece)):
+                joined |= int.from_bytes(one, "little")
+            piece[:] = joined.to_bytes(len(piece), "little")
+
+    def text_of_first(self, text: str) -> str:
+        """That of rank 0; all have the same length."""
+        return self._exchanged(text.encode())[0].decode() if self.several else text
+
+    def meet(self) -> None:
+        if self.several:
+            self._exchanged(b"\0")
+
+    def _exchanged(self, mine: bytes) -> list:
+        if self._engine is None:
+            raise WrongState("the model's engine is gone, so there is no way to the other ranks.")
+        return self._engine.exchange(mine)
+
+
+def _cause(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _pieces(tensor: torch.Tensor) -> list:
+    size_bytes = tensor.numel() * tensor.element_size()
+    if size_bytes == 0:
+        return []
+    view = memoryview((ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr())).cast("B")
+    return [view[at:at + _PIECE_BYTES] for at in range(0, size_bytes, _PIECE_BYTES)]
+
+
+def _tell_at_exit(collective: Collective, process: int) -> None:
+    """Python has noted by now what ended the program. A forked child's end is not this rank's."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if os.getpid() == process and error is not None:
+        collective.abort(_cause(error))
+
+
+# ---- which ranks ----
+def ranks_of(collective: Optional[Collective]) -> Ranks:
+    """None: all of torch.distributed, where the program has several. Collective then."""
+    own = ProcessGroup() if collective is None and _world_size() > 1 else None
+    return Ranks(own or collective, own)
+
+
+def _world_size() -> int:
+    ranks = torch.distributed
+    return ranks.get_world_size() if ranks.is_available() and ranks.is_initialized() else 1
+
+
+def refuse_late_ranks(ranks: Ranks) -> None:
+    """Each would train a model of its own, on its part of the data."""
+    if not ranks.chosen and _world_size() > 1:
+        raise WrongState(f"step() with {_world_size()} ranks, and there was one when offload() was "
+                         "called, so each would train a model of its own; nothing was updated. "
+                         "Call torch.distributed.init_process_group() before offload(), or give "
+                         "offload() a collective of this rank alone.")
