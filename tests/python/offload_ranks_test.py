@@ -93,7 +93,8 @@ def of_transformers(name):
 def loss_of(model, number):
     tokens = torch.randint(0, WORDS, (2, 8), generator=torch.Generator().manual_seed(number))
     out = model(tokens)
-    return F.cross_entropy(getattr(out, "logits", out).float().flatten(0, 1), tokens.flatten())
+    wanted = tokens.roll(1, 1)
+    return F.cross_entropy(getattr(out, "logits", out).float().flatten(0, 1), wanted.flatten())
 
 
 def bits_of(tensors):
@@ -168,6 +169,59 @@ SCENARIOS = {
     "gpt2": lambda rank: trains(rank, lambda: of_transformers("gpt2"), "nvme"),
     "llama": lambda rank: trains(rank, lambda: of_transformers("llama"), "nvme"),
 }
+
+
+# ---- what ends a rank: of two, the other says why ----
+def raises_in_forward(rank, of_rank=1):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer, steps=2)
+    if rank.rank == of_rank:
+        def fail(*_):
+            raise KeyError("mine")
+        model.layers[2].up.register_forward_pre_hook(fail)
+    rank.train(model, optimizer, steps=2)
+
+
+def raises_before_offload(rank):
+    if rank.rank == 1:
+        rank.offload(net(), optimizer="Muon")
+    rank.offload(net())
+
+
+def has_other_values(rank):
+    model = net()
+    if rank.rank == 1:
+        with torch.no_grad():
+            model.layers[1].up.bias[3] += 1
+    rank.offload(model)
+
+
+def leaves(rank):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer, steps=1)
+    if rank.rank == 1:
+        sys.exit(0)
+    rank.train(model, optimizer, steps=1)
+
+
+def runs_fewer_passes(rank):
+    model, optimizer = rank.offload(net())
+    if rank.rank == 1:
+        loss_of(model, 0)
+    loss_of(model, 0).backward()
+    optimizer.step()
+
+
+def steps_with_another_rate(rank):
+    model, optimizer = rank.offload(net())
+    optimizer.param_groups[0]["lr"] = 0.1 + rank.rank
+    rank.train(model, optimizer, steps=1)
+
+
+SCENARIOS |= {one.__name__: one for one in (
+    raises_in_forward, raises_before_offload, has_other_values, leaves, runs_fewer_passes,
+    steps_with_another_rate)}
+SCENARIOS["first_raises"] = lambda rank: raises_in_forward(rank, of_rank=0)
 
 
 # ---- worlds ----

@@ -40,11 +40,13 @@ class ProcessGroup(Collective):
         self._group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self._ranks = dist.get_process_group_ranks(group)
+        self._name = group.group_name
         self._ended: Optional[str] = None
 
     def all_to_all_v(self, what: str, give: Sequence[memoryview],
                      take: Sequence[memoryview]) -> None:
-        if self._ended is not None:
+        group = self._group
+        if self._ended is not None or group is None:
             raise PeerLost(f"'{what}': {self._ended}")
         transfers = []
         for rank, (sent, received) in enumerate(zip(give, take)):
@@ -52,10 +54,10 @@ class ProcessGroup(Collective):
                 continue
             if sent.nbytes > 0:
                 transfers.append(dist.P2POp(dist.isend, _tensor_of(sent), self._ranks[rank],
-                                            self._group))
+                                            group))
             if received.nbytes > 0:
                 transfers.append(dist.P2POp(dist.irecv, _tensor_of(received), self._ranks[rank],
-                                            self._group))
+                                            group))
         if not transfers:
             return
         try:
@@ -77,7 +79,7 @@ class ProcessGroup(Collective):
 
     # What a rank says when it fails, in the store that all of them have.
     def _key_of(self, rank: int) -> str:
-        return f"headrace/{self._group.group_name}/{rank}"
+        return f"headrace/{self._name}/{rank}"
 
     def abort(self, why: str) -> None:
         if self._ended is not None:
@@ -87,7 +89,9 @@ class ProcessGroup(Collective):
             _store().set(self._key_of(self.rank), why)
         backend = self._group._get_backend(torch.device("cpu"))
         if hasattr(backend, "abort"):
-            backend.abort()
+            backend.abort()  # ends what another thread waits for
+        del backend
+        self._disconnect()
         if dist.get_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             self._wait_until_heard()  # the store ends with this process
 
@@ -110,9 +114,14 @@ class ProcessGroup(Collective):
 
     def close(self) -> None:
         """Ends the group's connections. All ranks do so, after their last call."""
-        self._ended = self._ended or "this process group was closed"
+        if self._ended is None:
+            self._ended = "this process group was closed"
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        group, self._group = self._group, None
         with contextlib.suppress(ValueError, AssertionError):  # with all of torch's groups, already
-            dist.destroy_process_group(self._group)
+            dist.destroy_process_group(group)
 
 
 def _store() -> Any:

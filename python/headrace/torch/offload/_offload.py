@@ -11,7 +11,7 @@ from typing import Iterable, Iterator, Mapping, Optional
 import torch
 
 from ..._engine import Engine, Group, Parameter
-from ..._errors import Error, WrongState
+from ..._errors import Error, PeerLost, WrongState
 from ..._library import unbroken
 from .._part import memory_of
 from . import _values
@@ -176,8 +176,11 @@ class Offload:
         self.release_kept()
         try:
             yield
-        finally:
-            self.bind_kept()
+        except BaseException:
+            with contextlib.suppress(PeerLost):  # what came first is the cause
+                self.bind_kept()
+            raise
+        self.bind_kept()
 
     @contextlib.contextmanager
     def unbound(self, parameters: Optional[Iterable[torch.Tensor]] = None) -> Iterator[None]:
@@ -190,9 +193,16 @@ class Offload:
             group.release()
         try:
             yield
-        finally:
-            for group in groups:
-                group.bind()
+        except BaseException:
+            with contextlib.suppress(PeerLost):  # what came first is the cause
+                self._bind(groups)
+            raise
+        self._bind(groups)
+
+    @staticmethod
+    def _bind(groups: list) -> None:
+        for group in groups:
+            group.bind()
 
     def require_none_in_use(self, call: str) -> None:
         self.forward.end_broken()

@@ -25,10 +25,6 @@ _TOLD = struct.Struct("<BQ400s")  # whether it failed, a checksum of values, the
 _PIECE_BYTES = 1 << 20
 
 
-class Differs(ArgumentError):
-    """Raised by all ranks alike, so all of them can go on."""
-
-
 class Ranks:
     def __init__(self, collective: Optional[Collective], own: Optional[ProcessGroup] = None) -> None:
         self._own = own  # which nobody else uses
@@ -37,6 +33,7 @@ class Ranks:
         self.chosen = collective is not None
         self.collective = collective if self.several else None  # of one rank, there is no use
         self._engine: Optional[Engine] = None
+        self._of_all: Optional[BaseException] = None  # what all ranks have raised
         self._at_exit: Optional[weakref.finalize] = None
 
     @property
@@ -59,7 +56,8 @@ class Ranks:
 
     def tell(self, error: BaseException) -> None:
         """The others would wait for this rank. Not of what all of them have raised."""
-        if self.collective is not None and not isinstance(error, (Differs, PeerLost)):
+        if self.collective is not None and not isinstance(error, PeerLost) \
+                and error is not self._of_all:
             self.collective.abort(_cause(error))
 
     def leave(self) -> None:
@@ -93,9 +91,11 @@ class Ranks:
     def _refuse_others(self, what: str, checksums: list) -> None:
         for rank, checksum in enumerate(checksums):
             if checksum != checksums[0]:
-                raise Differs(f"{what} has other values on rank {rank} than on rank 0, and the "
-                              "ranks keep parts of one model; nothing was taken. Let all ranks "
-                              "load or make the same values, such as after torch.manual_seed(0).")
+                self._of_all = ArgumentError(
+                    f"{what} has other values on rank {rank} than on rank 0, and the ranks keep "
+                    "parts of one model; nothing was taken. Let all ranks load or make the same "
+                    "values, such as after torch.manual_seed(0).")
+                raise self._of_all
 
     def values_of(self, rank: int, tensor: torch.Tensor) -> None:
         """Overwrites the tensor, which is row-major, with that of the rank."""

@@ -82,7 +82,8 @@ def modify_scope(offload: "Offload", parameters: list, of_rank: Optional[int]) -
     except BaseException:
         for slot in slots:
             drop_change(slot)
-        _bind_kept(slots)
+        with contextlib.suppress(PeerLost):  # what came first is the cause
+            _bind_kept(slots)
         raise
     end_changes(slots)
 
