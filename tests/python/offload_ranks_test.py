@@ -5,6 +5,8 @@ A scenario is a function of a Rank. One process runs it alone; two run it as ran
 second micro-batch. What it returns must be the same, to the last bit.
 """
 import contextlib
+import hashlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -31,11 +33,7 @@ from torch.utils.checkpoint import checkpoint
 import headrace
 import headrace.torch
 
-try:
-    import transformers
-    transformers.logging.set_verbosity_error()
-except ImportError:
-    transformers = None
+HAS = {name: importlib.util.find_spec(name) is not None for name in ("transformers", "peft")}
 
 MICRO_BATCHES = 4  # in a step, of all ranks
 WORDS, WIDTH = 60, 32
@@ -77,6 +75,7 @@ def net(**options):
 
 
 def of_transformers(name):
+    import transformers  # slow, and most ranks do not need it
     torch.manual_seed(0)
     if name == "gpt2":
         config = transformers.GPT2Config(vocab_size=WORDS, n_positions=16, n_embd=WIDTH, n_layer=3,
@@ -99,13 +98,9 @@ def loss_of(model, number):
 
 def bits_of(tensors):
     """As text that JSON carries."""
-    return {name: str(headrace_hash(tensor)) for name, tensor in tensors.items()}
-
-
-def headrace_hash(tensor):
-    import hashlib
-    raw = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
-    return hashlib.sha256(raw).hexdigest()[:16] + str(tuple(tensor.shape))
+    return {str(name): hashlib.sha256(
+        tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+        for name, tensor in tensors.items()}
 
 
 class Rank:
@@ -145,7 +140,7 @@ class Rank:
         return [one for turn in zip(*told) for one in turn]
 
 
-# ---- scenarios ----
+# ---- scenarios that are the same on any number of ranks ----
 def trains(rank, make, where="memory", config=None, dtype=torch.float32):
     model, optimizer = rank.offload(make().to(dtype), config, where)
     seen = rank.train(model, optimizer)
@@ -169,6 +164,162 @@ SCENARIOS = {
     "gpt2": lambda rank: trains(rank, lambda: of_transformers("gpt2"), "nvme"),
     "llama": lambda rank: trains(rank, lambda: of_transformers("llama"), "nvme"),
 }
+
+
+class Branch(torch.nn.Module):
+    """Its extra weights have gradients in odd micro-batches alone, so on rank 1 of 2 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = net()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.extra = torch.nn.Parameter(torch.ones(WORDS))
+
+    def forward(self, tokens):
+        x = self.base(tokens)
+        odd = int(tokens.sum()) % 2 == 1
+        for layer in self.layers:
+            x = x + (F.pad(layer(x[..., :WIDTH]), (0, WORDS - WIDTH)) if odd else
+                     layer(x[..., :WIDTH]).sum() * 0)
+        return x * self.extra if odd else x
+
+
+def lacks_gradients(rank):
+    torch.manual_seed(0)
+    model = Branch()
+    model, optimizer = rank.offload(model, where="nvme",
+                                    blocks=[*model.base.layers, *model.layers])
+    seen = rank.train(model, optimizer)
+    return [*seen, bits_of(model.state_dict()), state_bits(optimizer)]
+
+
+def state_bits(optimizer):
+    state = optimizer.state_dict()["state"]
+    return {str(index): bits_of(values) for index, values in state.items()}
+
+
+def resumes_from_state_dicts(rank, dtype=torch.bfloat16, snapshots=None):
+    if snapshots is not None:
+        snapshots = os.path.join(rank.folder, f"{snapshots}-{rank.ranks}")
+    model, optimizer = rank.offload(net().to(dtype), where="nvme", snapshots=snapshots)
+    rank.train(model, optimizer, steps=2)
+    weights = {name: one.clone() for name, one in model.state_dict().items()}
+    state = optimizer.state_dict()
+    seen = rank.train(model, optimizer, first=2)
+    optimizer.close()
+    model, optimizer = rank.offload(net().to(dtype), snapshots=snapshots)
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    assert rank.train(model, optimizer, first=2) == seen
+    bits = bits_of(state["state"][0]) if snapshots is None else None
+    optimizer.close()
+    return [seen, bits]
+
+
+def saves(rank):
+    model, optimizer = rank.offload(net().to(torch.bfloat16), where="nvme")
+    rank.train(model, optimizer, steps=2)
+    optimizer.save_checkpoint(f"{rank.folder}/of-{rank.ranks}", b"of rank %d" % rank.rank)
+    seen = rank.train(model, optimizer, first=2)
+    optimizer.close()
+    return seen
+
+
+def loads(rank, of=1):
+    model, optimizer = rank.offload(net().to(torch.bfloat16))
+    assert optimizer.load_checkpoint(f"{rank.folder}/of-{of}") == b"of rank 0"
+    seen = rank.train(model, optimizer, first=2)
+    optimizer.close()
+    return seen
+
+
+def changes_values(rank):
+    model, optimizer = rank.offload(net(), where="nvme")
+    seen = rank.train(model, optimizer, steps=1)
+    with headrace.gathered(model.layers[1]) as layer:
+        seen.append(layer.up.weight.norm().item())
+    with headrace.gathered(model, modify=True):
+        torch.nn.init.ones_(model.layers[0].up.bias)
+        model.embedding.weight.data.mul_(2)
+    seen += rank.train(model, optimizer, first=1, steps=1)
+    with headrace.gathered(model.layers[2:], modify=True, of_rank=0):
+        model.layers[2].up.weight.data.add_(1 + 5 * rank.rank)  # those of rank 0 count
+        if rank.rank == 0:
+            model.layers[3].norm.bias.data.fill_(0.5)
+    seen += rank.train(model, optimizer, first=2, steps=1)
+    optimizer.sleep(rank.folder)
+    optimizer.wake()
+    seen += rank.train(model, optimizer, first=3, steps=1)
+    return [*seen, bits_of(model.state_dict())]
+
+
+def drops_gradients(rank):
+    model, optimizer = rank.offload(net())
+    loss_of(model, 50 + rank.rank).backward()
+    optimizer.zero_grad()
+    return rank.train(model, optimizer)
+
+
+def trains_adapters(rank):
+    import peft
+    model = peft.get_peft_model(of_transformers("llama").to(torch.bfloat16), peft.LoraConfig(
+        r=4, target_modules=["q_proj", "down_proj"], lora_dropout=0))
+    model, optimizer = rank.offload(model, where="nvme")
+    seen = rank.train(model, optimizer)
+    return [*seen, bits_of({name: one for name, one in model.state_dict().items()
+                            if "lora" in name})]
+
+
+SCENARIOS |= {one.__name__: one for one in (
+    lacks_gradients, resumes_from_state_dicts, saves, loads, changes_values, drops_gradients,
+    trains_adapters)}
+SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
+SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
+
+
+# ---- what all ranks refuse, and go on after ----
+def refuses(rank):
+    model, optimizer = rank.offload(net())
+    told = []
+
+    def expect(kind, call):
+        try:
+            call()
+        except kind as error:
+            told.append(f"{type(error).__name__}: {error}")
+        else:
+            told.append("nothing")
+
+    loss_of(model, rank.rank).backward()
+    expect(NotImplementedError, lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    model.zero_grad()
+    expect(headrace.WrongState, optimizer.step)
+    optimizer.zero_grad()
+
+    def change(error, value):
+        with headrace.gathered(model.layers[1], modify=True) as layer:
+            layer.up.bias.data.fill_(value)
+            if error is not None:
+                raise error
+
+    before = bits_of(model.state_dict())
+    expect(Exception, lambda: change(KeyError("mine") if rank.rank == 1 else None, 1))
+    expect(Exception, lambda: change(None, rank.rank))
+    other = {name: one + rank.rank for name, one in model.state_dict().items()}
+    expect(Exception, lambda: model.load_state_dict(other))
+    now = bits_of(model.state_dict())  # by all ranks
+    assert rank.rank > 0 or now == before
+    model.load_state_dict({name: one - rank.rank for name, one in other.items()})
+    assert bits_of(model.state_dict()) == before
+    loss = loss_of(model, rank.rank)
+    (loss * (float("nan") if rank.rank == 1 else 1)).backward()
+    expect(FloatingPointError, optimizer.step)
+    optimizer.zero_grad()
+    rank.train(model, optimizer)
+    return told
+
+
+SCENARIOS["refuses"] = refuses
 
 
 # ---- what ends a rank: of two, the other says why ----
@@ -280,9 +431,45 @@ class Training(Case):
         for name in ("nvme", "budget", "stage 2"):
             self.assertEqual(alone[name], alone["memory"])
 
-    @unittest.skipIf(transformers is None, "transformers is not installed")
+    @unittest.skipUnless(HAS["transformers"], "transformers is not installed")
     def test_of_models_of_transformers_too(self):
-        self.assert_as_alone(["gpt2", "llama"])
+        self.assert_as_alone(["gpt2", "llama"] + ["trains_adapters"] * HAS["peft"])
+
+    def test_where_ranks_lack_gradients_or_drop_them(self):
+        self.assert_as_alone(["lacks_gradients", "drops_gradients"])
+
+
+class Values(Case):
+    def test_change_on_all_ranks_or_on_none(self):
+        self.assert_as_alone(["changes_values"])
+
+    def test_go_through_state_dicts_and_checkpoints_of_any_number_of_ranks(self):
+        alone = [SCENARIOS["saves"](Rank(self.folder))]
+        names = ["resumes_from_state_dicts", "resumes_from_snapshots", "saves", "loads"]
+        for result in self.results(*names):
+            self.assertEqual(result["saves"], alone[0])
+            self.assertEqual(result["loads"], alone[0])
+            self.assertEqual(result["resumes_from_state_dicts"],
+                             resumes_from_state_dicts(Rank(self.folder)))
+        self.assertEqual(loads(Rank(self.folder), of=2), alone[0])
+        self.assertEqual(files_in(self.folder, "of-1"), files_in(self.folder, "of-2"))
+
+    def test_that_ranks_refuse_leave_all_of_them_as_they_were(self):
+        first, second = (result["refuses"] for result in self.results("refuses"))
+        for told in (first, second):
+            self.assertRegex(told[0], r"Unsupported: .*optimizer.step\(max_norm=1.0\)")
+            self.assertRegex(told[1], r"WrongState: .*Call optimizer.zero_grad\(\) on every rank")
+            self.assertRegex(told[3], "ArgumentError: 'layers.1.norm.weight', .* has other values "
+                                      "on rank 1 than on rank 0")
+            self.assertRegex(told[4], "ArgumentError: 'embedding.weight' has other values")
+            self.assertRegex(told[5], "NotFinite: ")
+        self.assertRegex(first[2], "WrongState: rank 1 ended the change of .*KeyError: 'mine'")
+        self.assertRegex(second[2], "KeyError: 'mine'")
+
+
+def files_in(folder, name):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in pathlib.Path(folder, name).iterdir()}
 
 
 if __name__ == "__main__":

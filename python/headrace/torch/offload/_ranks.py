@@ -26,7 +26,8 @@ _PIECE_BYTES = 1 << 20
 
 
 class Ranks:
-    def __init__(self, collective: Optional[Collective], own: Optional[ProcessGroup] = None) -> None:
+    def __init__(self, collective: Optional[Collective],
+                 own: Optional[ProcessGroup] = None) -> None:
         self._own = own  # which nobody else uses
         self.rank = 0 if collective is None else collective.rank
         self.world_size = 1 if collective is None else collective.world_size
