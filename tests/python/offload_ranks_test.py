@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -305,11 +306,12 @@ def refuses(rank):
     before = bits_of(model.state_dict())
     expect(Exception, lambda: change(KeyError("mine") if rank.rank == 1 else None, 1))
     expect(Exception, lambda: change(None, rank.rank))
-    other = {name: one + rank.rank for name, one in model.state_dict().items()}
-    expect(Exception, lambda: model.load_state_dict(other))
+    good = model.state_dict()
+    expect(Exception, lambda: model.load_state_dict(
+        {name: one + rank.rank for name, one in good.items()}))
     now = bits_of(model.state_dict())  # by all ranks
     assert rank.rank > 0 or now == before
-    model.load_state_dict({name: one - rank.rank for name, one in other.items()})
+    model.load_state_dict(good)
     assert bits_of(model.state_dict()) == before
     loss = loss_of(model, rank.rank)
     (loss * (float("nan") if rank.rank == 1 else 1)).backward()
@@ -351,6 +353,7 @@ def leaves(rank):
     model, optimizer = rank.offload(net())
     rank.train(model, optimizer, steps=1)
     if rank.rank == 1:
+        print("left", file=sys.stderr)
         sys.exit(0)
     rank.train(model, optimizer, steps=1)
 
@@ -437,6 +440,44 @@ class Training(Case):
 
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "drops_gradients"])
+
+
+class Failures(Case):
+    def ends(self, name, init=None):
+        """The last lines of what each rank prints."""
+        ends = self.world(name, init=init)
+        return [(code, errors.strip().splitlines()[-1]) for _, errors, code in ends]
+
+    def test_of_a_rank_end_the_others_with_its_cause(self):
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            tcp = f"tcp://127.0.0.1:{found.getsockname()[1]}"  # the store is in rank 0
+        for name, failing, text in (("raises_in_forward", 1, "KeyError: 'mine'"),
+                                    ("first_raises", 0, "KeyError: 'mine'"),
+                                    ("raises_before_offload", 1, "ArgumentError: the optimizer")):
+            with self.subTest(name):
+                ends = self.ends(name, tcp if name == "first_raises" else None)
+                self.assertEqual([code for code, _ in ends], [1, 1])
+                self.assertIn(text, ends[failing][1])
+                self.assertRegex(ends[1 - failing][1],
+                                 f"PeerLost: .*rank {failing} gave up: {text}")
+
+    def test_name_what_differs_on_all_ranks(self):
+        for name, text in (
+                ("has_other_values", "ArgumentError: 'layers.1' has other values on rank 1 than"),
+                ("steps_with_another_rate", "PeerLost: step: hyperparameter set 1, that of "
+                                            "'layers.0.norm.weight', has other values on rank 1"),
+                ("runs_fewer_passes", "PeerLost: rank 1 called gather of group 'layers.0' .* where "
+                                      "rank 0 called gather of group 'layers.3'")):
+            with self.subTest(name):
+                for code, last in self.ends(name):
+                    self.assertEqual(code, 1)
+                    self.assertRegex(last, text)
+
+    def test_include_a_rank_that_ends_too_early(self):
+        (first, last), (second, _) = self.ends("leaves")
+        self.assertEqual((first, second), (1, 0))
+        self.assertRegex(last, "PeerLost.*rank 1 left or is late")
 
 
 class Values(Case):
