@@ -415,7 +415,7 @@ class Checkpoints(Engines):
     def test_of_an_engine_alone_have_weights_and_state(self):
         engine = self.engine()
         self.train(engine, range(2))
-        engine.optimizer.save_model(self.folder + "/alone", b"")
+        engine.optimizer.save_checkpoint(self.folder + "/alone")
         rest = self.train(engine, range(2, 6))
         other = self.engine()
         with self.assertLogs("headrace.deepspeed", "WARNING"):

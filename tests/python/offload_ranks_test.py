@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import headrace
+import headrace.deepspeed
 import headrace.torch
 
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("transformers", "peft")}
@@ -278,6 +279,68 @@ SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
 
+# ---- headrace.deepspeed ----
+def engine_of(rank, **more):
+    at = {"device": "nvme", "nvme_path": rank.folder}
+    config = {"train_batch_size": 2 * MICRO_BATCHES, "train_micro_batch_size_per_gpu": 2,
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+              "zero_optimization": {"stage": 3, "offload_optimizer": at, "offload_param": at},
+              "headrace": {"allow_memory_backed": True}, **more}
+    return headrace.deepspeed.initialize(model=net(), config=config)[0]
+
+
+def train_engine(rank, engine, steps=3, first=0):
+    seen = []
+    for step in range(first, first + steps):
+        losses = []
+        for number in range(rank.rank, MICRO_BATCHES, rank.ranks):
+            loss = loss_of(engine, step * MICRO_BATCHES + number)
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        seen += [rank.of_all(losses), float(engine.get_global_grad_norm())]
+    return seen
+
+
+def deepspeed_trains(rank):
+    from headrace.deepspeed._take_over import GatheredParameters
+    engine = engine_of(rank)
+    assert (engine.world_size, engine.global_rank) == (rank.ranks, rank.rank)
+    assert engine.train_batch_size() == 2 * MICRO_BATCHES
+    assert engine.gradient_accumulation_steps() == MICRO_BATCHES // rank.ranks
+    seen = train_engine(rank, engine)
+    for _ in range(2):  # the second replaces the first
+        engine.save_checkpoint(f"{rank.folder}/run-{rank.ranks}", client_state={"rank": rank.rank})
+    with GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+        if rank.rank == 0:
+            torch.nn.init.zeros_(engine.module.layers[0].up.bias)
+    seen += train_engine(rank, engine, first=3)
+    engine.save_16bit_model(f"{rank.folder}/model-{rank.ranks}")
+    saved = torch.load(f"{rank.folder}/model-{rank.ranks}/pytorch_model.bin")
+    seen += [engine.global_steps, engine.global_samples, bits_of(saved)]
+    engine.load_checkpoint(f"{rank.folder}/run-{rank.ranks}")
+    deepspeed_trains.resumed = train_engine(rank, engine, first=3)
+    seen += [engine.global_steps, *deepspeed_trains.resumed]
+    engine.destroy()
+    return [*seen, bits_of(dict(engine.module.named_parameters()))]
+
+
+def deepspeed_scales(rank):
+    """One rank alone overflows; all skip that step. A loss is divided by the number of its rank's
+    micro-batches, so with this scale, gradients are rounded to fp16 alike."""
+    power = 4 if rank.ranks == 2 else 5
+    engine = engine_of(rank, fp16={"enabled": True, "initial_scale_power": power, "hysteresis": 1})
+    seen = train_engine(rank, engine, steps=1)
+    for number in range(rank.rank, MICRO_BATCHES, rank.ranks):
+        engine.backward(loss_of(engine, number) * (1e5 if number == 1 else 1))
+        engine.step()
+    seen += [engine.was_step_applied(), engine.skipped_steps, engine.loss_scale() / 2**power]
+    return [*seen, *train_engine(rank, engine)]
+
+
+SCENARIOS |= {one.__name__: one for one in (deepspeed_trains, deepspeed_scales)}
+
+
 # ---- what all ranks refuse, and go on after ----
 def refuses(rank):
     model, optimizer = rank.offload(net())
@@ -440,6 +503,19 @@ class Training(Case):
 
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "drops_gradients"])
+
+
+class DeepSpeed(Case):
+    def test_interface_is_that_of_one_rank(self):
+        self.assert_as_alone(["deepspeed_trains", "deepspeed_scales"])
+        engine = engine_of(Rank(self.folder))
+        self.addCleanup(engine.destroy)
+        for ranks in (1, 2):
+            folder, _ = engine.load_checkpoint(f"{self.folder}/run-{ranks}")
+            self.assertEqual((folder, engine.global_steps),
+                             (f"{self.folder}/run-{ranks}/global_step3", 3))
+            self.assertEqual(train_engine(Rank(self.folder), engine, first=3),
+                             deepspeed_trains.resumed)
 
 
 class Failures(Case):
