@@ -24,8 +24,8 @@ class Init(contextlib.AbstractContextManager):
 
 
 class GatheredParameters(contextlib.AbstractContextManager):
-    """For deepspeed.zero.GatheredParameters: headrace.gathered(), and nothing for parameters that
-    are not offloaded."""
+    """For deepspeed.zero.GatheredParameters: headrace.gathered(). Of parameters that are not
+    offloaded, each rank has its own; after the scope, they are those of modifier_rank on all."""
 
     def __init__(self, params: Any, modifier_rank: Any = None, fwd_module: Any = None,
                  enabled: bool = True) -> None:
@@ -41,7 +41,11 @@ class GatheredParameters(contextlib.AbstractContextManager):
         return self._what
 
     def __exit__(self, *exception: Any) -> Any:
-        return self._scope.__exit__(*exception)
+        result = self._scope.__exit__(*exception)
+        if self._enabled and self._rank is not None and exception[0] is None:
+            from ..torch.offload import spread
+            spread(self._listed(), self._rank)
+        return result
 
     def _listed(self) -> Any:
         import torch

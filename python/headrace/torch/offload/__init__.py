@@ -20,7 +20,7 @@ from . import _blocks, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live
 from ._optimizer import OF_RULE
-from ._ranks import Ranks, ranks_of
+from ._ranks import Ranks, ranks_of, world_size
 
 
 def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] = None,
@@ -86,6 +86,20 @@ def gathered(what: Any, *, modify: bool = False, of_rank: Optional[int] = None) 
                 scopes.enter_context(_values.modify_scope(one, own, of_rank) if modify
                                      else _values.read_scope(one, own))
         yield what
+
+
+def spread(what: Any, rank: int) -> None:
+    """Of parameters that are not offloaded, the rank's values become those of all ranks of
+    torch.distributed. Collective."""
+    if world_size() < 2:
+        return
+    for one in _parameters_of(what):
+        if one.device.type == "meta" or any(offload.has(one) for offload in live()):
+            continue
+        values = one.detach().contiguous()
+        torch.distributed.broadcast(values, src=rank)
+        if values.data_ptr() != one.data_ptr():
+            one.data.copy_(values)
 
 
 def _parameters_of(what: Any) -> list:

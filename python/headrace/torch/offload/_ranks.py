@@ -148,19 +148,19 @@ def _tell_at_exit(collective: Collective, process: int) -> None:
 # ---- which ranks ----
 def ranks_of(collective: Optional[Collective]) -> Ranks:
     """None: all of torch.distributed, where the program has several. Collective then."""
-    own = ProcessGroup() if collective is None and _world_size() > 1 else None
+    own = ProcessGroup() if collective is None and world_size() > 1 else None
     return Ranks(own or collective, own)
 
 
-def _world_size() -> int:
+def world_size() -> int:
     ranks = torch.distributed
     return ranks.get_world_size() if ranks.is_available() and ranks.is_initialized() else 1
 
 
 def refuse_late_ranks(ranks: Ranks) -> None:
     """Each would train a model of its own, on its part of the data."""
-    if not ranks.chosen and _world_size() > 1:
-        raise WrongState(f"step() with {_world_size()} ranks, and there was one when offload() was "
+    if not ranks.chosen and world_size() > 1:
+        raise WrongState(f"step() with {world_size()} ranks, and there was one when offload() was "
                          "called, so each would train a model of its own; nothing was updated. "
                          "Call torch.distributed.init_process_group() before offload(), or give "
                          "offload() a collective of this rank alone.")
