@@ -110,6 +110,7 @@ class Rank:
 
     def __init__(self, folder, rank=0, ranks=1):
         self.folder, self.rank, self.ranks = folder, rank, ranks
+        self.group = None  # all
 
     def place(self, where):
         return {"memory": {}, "nvme": {"nvme": self.folder},
@@ -138,13 +139,13 @@ class Rank:
         if self.ranks == 1:
             return numbers
         told = [None] * self.ranks
-        dist.all_gather_object(told, numbers)
+        dist.all_gather_object(told, numbers, group=self.group)
         return [one for turn in zip(*told) for one in turn]
 
 
 # ---- scenarios that are the same on any number of ranks ----
-def trains(rank, make, where="memory", config=None, dtype=torch.float32):
-    model, optimizer = rank.offload(make().to(dtype), config, where)
+def trains(rank, make, where="memory", config=None, dtype=torch.float32, **options):
+    model, optimizer = rank.offload(make().to(dtype), config, where, **options)
     seen = rank.train(model, optimizer)
     with torch.no_grad():
         seen.append(rank.of_all([loss_of(model, 100 + rank.rank).item()])[0])
@@ -255,6 +256,34 @@ def changes_values(rank):
     return [*seen, bits_of(model.state_dict())]
 
 
+def lacks_a_micro_batch(rank):
+    """Of three micro-batches, rank 1 of 2 has one: instead of the other it binds the same blocks."""
+    model, optimizer = rank.offload(net(), {"gradient_accumulation_steps": -(-3 // rank.ranks)})
+    seen = []
+    for step in range(3):
+        for number in range(rank.rank, -(-3 // rank.ranks) * rank.ranks, rank.ranks):
+            if number < 3:
+                (loss_of(model, 3 * step + number) * (rank.ranks * (1 / 3))).backward()
+                continue
+            for block in [*model.layers, *reversed(model.layers)]:
+                with headrace.gathered(block):
+                    pass
+        optimizer.step(max_norm=1.0)
+        optimizer.zero_grad()
+        seen.append(optimizer.gradient_norm)
+    return [*seen, bits_of(model.state_dict())]
+
+
+def some_of_the_ranks(rank):
+    """Ranks 0 and 2 train one model, ranks 1 and 3 another one."""
+    if rank.ranks == 1:
+        return trains(rank, net)[:-2]
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    half = Rank(rank.folder, rank.rank // 2, 2)
+    half.group = groups[rank.rank % 2]
+    return trains(half, net, collective=headrace.torch.ProcessGroup(half.group))[:-2]
+
+
 def drops_gradients(rank):
     model, optimizer = rank.offload(net())
     loss_of(model, 50 + rank.rank).backward()
@@ -273,8 +302,8 @@ def trains_adapters(rank):
 
 
 SCENARIOS |= {one.__name__: one for one in (
-    lacks_gradients, resumes_from_state_dicts, saves, loads, changes_values, drops_gradients,
-    trains_adapters)}
+    lacks_gradients, lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves,
+    loads, changes_values, drops_gradients, trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -502,7 +531,10 @@ class Training(Case):
         self.assert_as_alone(["gpt2", "llama"] + ["trains_adapters"] * HAS["peft"])
 
     def test_where_ranks_lack_gradients_or_drop_them(self):
-        self.assert_as_alone(["lacks_gradients", "drops_gradients"])
+        self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])
+
+    def test_on_four_ranks_or_half_of_them(self):
+        self.assert_as_alone(["nvme", "some_of_the_ranks"], ranks=4)
 
 
 class DeepSpeed(Case):
