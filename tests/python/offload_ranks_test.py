@@ -256,8 +256,21 @@ def changes_values(rank):
     return [*seen, bits_of(model.state_dict())]
 
 
+def generates(rank):
+    """From two prompts, which end at different lengths."""
+    model, optimizer = rank.offload(of_transformers("gpt2"))
+    rank.train(model, optimizer, steps=1)
+    model.generation_config.update(eos_token_id=None, pad_token_id=0, use_cache=True)
+    seen = []
+    for number in range(rank.rank, 2, rank.ranks):
+        prompt = torch.randint(1, WORDS, (1, 3), generator=torch.Generator().manual_seed(number))
+        seen.append(model.generate(prompt, max_new_tokens=3 + 3 * number, do_sample=False,
+                                   synced_gpus=rank.ranks > 1).tolist())
+    return [rank.of_all(seen), *rank.train(model, optimizer, first=1, steps=2)]
+
+
 def lacks_a_micro_batch(rank):
-    """Of three micro-batches, rank 1 of 2 has one: instead of the other it binds the same blocks."""
+    """Of three micro-batches, rank 1 of 2 has one. For the other it binds the same blocks."""
     model, optimizer = rank.offload(net(), {"gradient_accumulation_steps": -(-3 // rank.ranks)})
     seen = []
     for step in range(3):
@@ -302,8 +315,8 @@ def trains_adapters(rank):
 
 
 SCENARIOS |= {one.__name__: one for one in (
-    lacks_gradients, lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves,
-    loads, changes_values, drops_gradients, trains_adapters)}
+    generates, lacks_gradients, lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts,
+    saves, loads, changes_values, drops_gradients, trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -528,7 +541,7 @@ class Training(Case):
 
     @unittest.skipUnless(HAS["transformers"], "transformers is not installed")
     def test_of_models_of_transformers_too(self):
-        self.assert_as_alone(["gpt2", "llama"] + ["trains_adapters"] * HAS["peft"])
+        self.assert_as_alone(["gpt2", "llama", "generates"] + ["trains_adapters"] * HAS["peft"])
 
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])

@@ -11,6 +11,7 @@ import ctypes
 import os
 import struct
 import sys
+import warnings
 import weakref
 from typing import Optional
 
@@ -148,13 +149,21 @@ def _tell_at_exit(collective: Collective, process: int) -> None:
 # ---- which ranks ----
 def ranks_of(collective: Optional[Collective]) -> Ranks:
     """None: all of torch.distributed, where the program has several. Collective then."""
+    if collective is None and not _is_initialized() and os.environ.get("WORLD_SIZE", "1") != "1":
+        warnings.warn(f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and torch.distributed is not "
+                      "initialized, so this process trains a model of its own. To train one with "
+                      "all processes, call torch.distributed.init_process_group(\"gloo\") before "
+                      "offload().", stacklevel=4)
     own = ProcessGroup() if collective is None and world_size() > 1 else None
     return Ranks(own or collective, own)
 
 
 def world_size() -> int:
-    ranks = torch.distributed
-    return ranks.get_world_size() if ranks.is_available() and ranks.is_initialized() else 1
+    return torch.distributed.get_world_size() if _is_initialized() else 1
+
+
+def _is_initialized() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def refuse_late_ranks(ranks: Ranks) -> None:
