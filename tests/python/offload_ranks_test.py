@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from torch.utils.checkpoint import checkpoint
 import headrace
 import headrace.deepspeed
 import headrace.torch
+from headrace.deepspeed._take_over import GatheredParameters
 
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("transformers", "peft")}
 
@@ -485,34 +487,56 @@ SCENARIOS["first_raises"] = lambda rank: raises_in_forward(rank, of_rank=0)
 
 # ---- worlds ----
 def rank_main(folder, rank, ranks, names, init):
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=ranks)
-    results = {}
-    for name in names:
-        results[name] = SCENARIOS[name](Rank(folder, rank, ranks))
+    results = {name: SCENARIOS[name](Rank(folder, rank, ranks)) for name in names}
     print(json.dumps(results))
     dist.destroy_process_group()
 
 
-def start(folder, rank, ranks, names, init):
-    words = [sys.executable, __file__, "rank", folder, str(rank), str(ranks), json.dumps(names),
-             init]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def nursery():
+    """Forks the ranks of each world that it reads, since imports take longer than most worlds. An
+    exception ends a rank as it ends a program."""
+    if HAS["transformers"]:
+        import transformers
+        transformers.logging.set_verbosity_error()
+        assert transformers.GPT2LMHeadModel and transformers.LlamaForCausalLM  # imported here
+    while line := sys.stdin.readline():
+        world = json.loads(line)
+        children = []
+        for rank in range(world["ranks"]):
+            children.append(os.fork())
+            if children[-1] == 0:
+                signal.alarm(200)
+                for number, name in ((1, "out"), (2, "err")):
+                    os.dup2(os.open(f"{world['folder']}/{name}{rank}",
+                                    os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+                return rank_main(rank=rank, **world)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
 
 
 class Case(unittest.TestCase):
+    nursery = None
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(dir=FOLDER)
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
     def world(self, *names, ranks=2, init=None):
-        init = init or f"file://{self.folder}/store"
-        processes = [start(self.folder, rank, ranks, names, init) for rank in range(ranks)]
-        ends = [(*one.communicate(timeout=200), one.returncode) for one in processes]
+        if Case.nursery is None:
+            Case.nursery = subprocess.Popen(
+                [sys.executable, __file__, "nursery"], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True, env=dict(os.environ, GLOO_SOCKET_IFNAME="lo"))
+            unittest.addModuleCleanup(Case.nursery.communicate)
+        world = {"folder": self.folder, "ranks": ranks, "names": names,
+                 "init": init or f"file://{self.folder}/store"}
+        print(json.dumps(world), file=Case.nursery.stdin, flush=True)
+        codes = json.loads(Case.nursery.stdout.readline())
         with contextlib.suppress(FileNotFoundError):
             pathlib.Path(self.folder, "store").unlink()
-        return ends
+        return [(*(pathlib.Path(self.folder, f"{name}{rank}").read_text("utf-8")
+                   for name in ("out", "err")), code) for rank, code in enumerate(codes)]
 
     def results(self, *names, ranks=2):
         """Of each rank."""
@@ -635,9 +659,8 @@ def files_in(folder, name):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "rank":
-        rank_main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), json.loads(sys.argv[5]),
-                  sys.argv[6])
+    if sys.argv[1] == "nursery":
+        nursery()
         sys.exit(0)
     FOLDER = sys.argv.pop(1)
     unittest.main()
