@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import warnings
 
@@ -258,6 +259,47 @@ def changes_values(rank):
     return [*seen, bits_of(model.state_dict())]
 
 
+def has_groups_and_a_schedule(rank):
+    """And two blocks that are frozen, one of them of bytes; ranks talk before each step()."""
+    model = net()
+    model.layers[0].requires_grad_(False)
+    codes = torch.arange(2 * WIDTH * WIDTH, dtype=torch.int32).remainder(5).to(torch.int8)
+    model.layers[1].codes = torch.nn.Parameter(codes.view(2 * WIDTH, WIDTH), requires_grad=False)
+    model.layers[1].up.register_forward_hook(
+        lambda _, given, out: out + F.linear(given[0], model.layers[1].codes.float() / 100))
+    trained = [one for one in model.parameters() if one.requires_grad]
+    model, optimizer = rank.offload(model, where="nvme", optimizer="SGD", momentum=0.9, params=[
+        {"params": [one for one in trained if one.dim() > 1], "weight_decay": 0.1},
+        {"params": [one for one in trained if one.dim() < 2], "lr": 1e-3}])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    optimizer.register_step_pre_hook(lambda *_: rank.of_all([0]) and None)
+    seen = []
+    for step in range(4):
+        seen += rank.train(model, optimizer, first=step, steps=1)
+        schedule.step()
+    return [*seen, bits_of(model.state_dict()), state_bits(optimizer)]
+
+
+def goes_on_after_exceptions(rank):
+    """That all ranks raise at the same place: the step is made without what came before."""
+    model, optimizer = rank.offload(net(), where="nvme")
+    seen = rank.train(model, optimizer, steps=2)
+
+    def fail(*_):
+        raise KeyError("of all")
+
+    for place in (model.layers[2].register_forward_pre_hook,
+                  model.layers[1].register_full_backward_hook):
+        handle = place(fail)
+        try:
+            rank.train(model, optimizer, steps=1)
+        except KeyError:
+            optimizer.zero_grad()
+        handle.remove()
+        seen += rank.train(model, optimizer, first=2, steps=1)
+    return [*seen, bits_of(model.state_dict())]
+
+
 def generates(rank):
     """From two prompts, which end at different lengths."""
     model, optimizer = rank.offload(of_transformers("gpt2"))
@@ -317,8 +359,8 @@ def trains_adapters(rank):
 
 
 SCENARIOS |= {one.__name__: one for one in (
-    generates, lacks_gradients, lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts,
-    saves, loads, changes_values, drops_gradients, trains_adapters)}
+    has_groups_and_a_schedule, goes_on_after_exceptions, generates, lacks_gradients,
+    lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values, drops_gradients, trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -456,6 +498,16 @@ def has_other_values(rank):
     rank.offload(model)
 
 
+def is_interrupted(rank):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer, steps=1)
+    if rank.rank == 1:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while True:
+        loss_of(model, 0).backward()
+        optimizer.step()
+
+
 def leaves(rank):
     model, optimizer = rank.offload(net())
     rank.train(model, optimizer, steps=1)
@@ -480,8 +532,8 @@ def steps_with_another_rate(rank):
 
 
 SCENARIOS |= {one.__name__: one for one in (
-    raises_in_forward, raises_before_offload, has_other_values, leaves, runs_fewer_passes,
-    steps_with_another_rate)}
+    raises_in_forward, raises_before_offload, is_interrupted, has_other_values, leaves,
+    runs_fewer_passes, steps_with_another_rate)}
 SCENARIOS["first_raises"] = lambda rank: raises_in_forward(rank, of_rank=0)
 
 
@@ -567,6 +619,9 @@ class Training(Case):
     def test_of_models_of_transformers_too(self):
         self.assert_as_alone(["gpt2", "llama", "generates"] + ["trains_adapters"] * HAS["peft"])
 
+    def test_of_groups_of_parameters_and_after_exceptions_too(self):
+        self.assert_as_alone(["has_groups_and_a_schedule", "goes_on_after_exceptions"])
+
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])
 
@@ -618,6 +673,11 @@ class Failures(Case):
                 for code, last in self.ends(name):
                     self.assertEqual(code, 1)
                     self.assertRegex(last, text)
+
+    def test_include_ctrl_c(self):
+        (_, last), (code, of_second) = self.ends("is_interrupted")
+        self.assertEqual((code, of_second), (-signal.SIGINT, "[rank1]: KeyboardInterrupt"))
+        self.assertRegex(last, "PeerLost: .*rank 1 gave up: KeyboardInterrupt;")
 
     def test_include_a_rank_that_ends_too_early(self):
         (first, last), (second, _) = self.ends("leaves")

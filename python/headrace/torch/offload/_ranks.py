@@ -128,7 +128,7 @@ class Ranks:
 
 
 def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _pieces(tensor: torch.Tensor) -> list:
