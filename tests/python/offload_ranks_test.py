@@ -360,7 +360,8 @@ def trains_adapters(rank):
 
 SCENARIOS |= {one.__name__: one for one in (
     has_groups_and_a_schedule, goes_on_after_exceptions, generates, lacks_gradients,
-    lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values, drops_gradients, trains_adapters)}
+    lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values,
+    drops_gradients, trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -467,6 +468,7 @@ def refuses(rank):
     expect(FloatingPointError, optimizer.step)
     optimizer.zero_grad()
     rank.train(model, optimizer)
+    expect(ValueError, lambda: engine_of(rank, train_batch_size=6))
     return told
 
 
@@ -709,6 +711,7 @@ class Values(Case):
                                       "on rank 1 than on rank 0")
             self.assertRegex(told[4], "ArgumentError: 'embedding.weight' has other values")
             self.assertRegex(told[5], "NotFinite: ")
+            self.assertRegex(told[6], "train_batch_size 6 is not .*_steps 1 times 2 ranks")
         self.assertRegex(first[2], "WrongState: rank 1 ended the change of .*KeyError: 'mine'")
         self.assertRegex(second[2], "KeyError: 'mine'")
 

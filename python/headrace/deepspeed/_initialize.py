@@ -2,6 +2,7 @@
 """initialize(), with the arguments and results of deepspeed.initialize()."""
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from typing import Any, Callable, Mapping, Optional
@@ -31,12 +32,43 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
     the file's dtype if the error came after that; with several ranks, none goes on."""
     del distributed_port  # where the ranks meet is said by their launcher
     ranks = _joined(dist_init_required)
-    try:
-        return _initialized(ranks, args, model, optimizer, model_parameters, training_data,
-                            lr_scheduler, mpu or mesh_param, collate_fn, config, config_params)
-    except BaseException as error:
-        ranks.tell(error)
-        raise
+    with ranks.told_of_errors():
+        _refuse_wrong(model, mpu if mpu is not None else mesh_param)
+        whole = _config.read(args, config, config_params)
+        loop, rest = _config.split(whole, {NAMES[one.dtype] for one in model.parameters()
+                                           if one.dtype in NAMES}, ranks.world_size)
+        trains = optimizer is not None or bool(rest.get("optimizer"))
+        if not trains and lr_scheduler is not None:
+            raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the "
+                                "model is as it was. Name an optimizer in config, or leave both "
+                                "out.")
+        before = [(one, one.dtype, one.requires_grad) for one in model.parameters()]
+        if not trains:
+            model.requires_grad_(False)
+        made = None
+        try:
+            made = _offloaded(model, optimizer, model_parameters, rest, ranks)
+            schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains \
+                else None
+            loader = _loader_of(training_data, loop, ranks, collate_fn)
+        except BaseException as error:
+            ranks.tell(error)
+            _undo(made, before)
+            raise
+        made.ranks().close_group_of(ranks)
+        made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
+        engine = Engine(model, made, schedule, loop, whole, trains, made.ranks())
+        return engine, made if trains else None, loader, schedule
+
+
+def _refuse_wrong(model: Any, divisions: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"model is a {type(model).__name__}, and initialize() takes a "
+                            "torch.nn.Module; nothing was done.")
+    if divisions is not None:
+        raise Unsupported("mpu and mesh_param divide a model by tensors or layers among ranks, and "
+                          "headrace.deepspeed gives each rank a part of all parameters; the model "
+                          "is as it was. Leave them out.")
 
 
 def _joined(wanted: Optional[bool]) -> Ranks:
@@ -45,40 +77,6 @@ def _joined(wanted: Optional[bool]) -> Ranks:
     if wanted is not False and not known and int(os.environ.get("WORLD_SIZE", 1)) > 1:
         torch.distributed.init_process_group("gloo")
     return ranks_of(None)
-
-
-def _initialized(ranks: Ranks, args: Any, model: Any, optimizer: Any, model_parameters: Any,
-                 training_data: Any, lr_scheduler: Any, divisions: Any,
-                 collate_fn: Optional[Callable], config: Any, config_params: Any) -> tuple:
-    if not isinstance(model, torch.nn.Module):
-        raise ArgumentError(f"model is a {type(model).__name__}, and initialize() takes a "
-                            "torch.nn.Module; nothing was done.")
-    if divisions is not None:
-        raise Unsupported("mpu and mesh_param divide a model by tensors or layers among ranks, and "
-                          "headrace.deepspeed gives each rank a part of all parameters; the model "
-                          "is as it was. Leave them out.")
-    whole = _config.read(args, config, config_params)
-    loop, rest = _config.split(whole, {NAMES[one.dtype] for one in model.parameters()
-                                       if one.dtype in NAMES}, ranks.world_size)
-    trains = optimizer is not None or bool(rest.get("optimizer"))
-    if not trains and lr_scheduler is not None:
-        raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the model "
-                            "is as it was. Name an optimizer in config, or leave both out.")
-    before = [(one, one.dtype, one.requires_grad) for one in model.parameters()]
-    if not trains:
-        model.requires_grad_(False)
-    made = None
-    try:
-        made = _offloaded(model, optimizer, model_parameters, rest, ranks)
-        schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains else None
-        loader = _loader_of(training_data, loop, ranks, collate_fn)
-    except BaseException as error:
-        ranks.tell(error)
-        _undo(made, before)
-        raise
-    made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
-    engine = Engine(model, made, schedule, loop, whole, trains, made.ranks())
-    return engine, made if trains else None, loader, schedule
 
 
 def _loader_of(data: Any, loop: _config.Loop, ranks: Ranks,
@@ -95,13 +93,13 @@ def _undo(made: Any, before: list) -> None:
     if made is not None:
         try:
             made.restore()
-        except PeerLost:  # the cause is the error that is raised
+        except PeerLost:  # its cause is the error that is raised
             made.close()
-            return
     for parameter, dtype, requires_grad in before:
         parameter.requires_grad_(requires_grad)
         if parameter.dtype != dtype:
-            parameter.data = parameter.data.to(dtype)
+            with contextlib.suppress(RuntimeError):  # several ranks have lost its values
+                parameter.data = parameter.data.to(dtype)
 
 
 def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:

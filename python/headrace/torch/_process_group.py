@@ -96,11 +96,14 @@ class ProcessGroup(Collective):
             self._wait_until_heard()  # the store ends with this process
 
     def _wait_until_heard(self) -> None:
-        others = [f"{self._key_of(self.rank)}/{rank}" for rank in range(self.world_size)
-                  if rank != self.rank]
+        def knows(rank: int) -> bool:
+            """Also one that has failed by itself."""
+            return rank == self.rank or any(_store().check([key]) for key in (
+                f"{self._key_of(self.rank)}/{rank}", self._key_of(rank)))
+
         end = time.monotonic() + _HEARD_SECONDS
         with contextlib.suppress(RuntimeError):
-            while not _store().check(others) and time.monotonic() < end:
+            while not all(map(knows, range(self.world_size))) and time.monotonic() < end:
                 time.sleep(0.02)
 
     def _said_by_others(self) -> str:

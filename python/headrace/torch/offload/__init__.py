@@ -29,34 +29,23 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
             snapshots: Optional[str] = None, device: Any = None,
             collective: Optional[Collective] = None, **options: Any) -> tuple:
     ranks = ranks_of(collective)  # first: the others wait for this one, also for its error
-    try:
-        return _offloaded(ranks, model, config, nvme, host_budget, blocks, optimizer, params,
-                          snapshots, device, options)
-    except BaseException as error:
-        ranks.tell(error)
-        raise
-
-
-def _offloaded(ranks: Ranks, model: torch.nn.Module, config: Any, nvme: Optional[str],
-               host_budget: Union[int, str, None], blocks: _blocks.Blocks,
-               optimizer: Optional[str], params: Optional[Iterable[dict]],
-               snapshots: Optional[str], device: Any, options: dict) -> tuple:
-    if not isinstance(model, torch.nn.Module):
-        raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
-                            "torch.nn.Module; nothing was done.")
-    _private.refuse_other_torch()
-    _refuse_twice(model)
-    settings = _settings.read(config)
-    folder = _settings.place(settings, nvme, host_budget)
-    rule, options = _settings.rule_of(settings, optimizer, options)
-    divisions = _blocks.divide(model, blocks)
-    of_model = Offload(model, divisions, folder, device_of(model, device), ranks)
-    _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
-    made = _made(rule, params if params is not None else list(model.named_parameters()),
-                 {"snapshots": snapshots, **options})
-    with torch.inference_mode(False):  # tensors that are made within it could not be trained
-        made.adopt(of_model, settings, folder)
-    return model, made
+    with ranks.told_of_errors():
+        if not isinstance(model, torch.nn.Module):
+            raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
+                                "torch.nn.Module; nothing was done.")
+        _private.refuse_other_torch()
+        _refuse_twice(model)
+        settings = _settings.read(config)
+        folder = _settings.place(settings, nvme, host_budget)
+        rule, options = _settings.rule_of(settings, optimizer, options)
+        divisions = _blocks.divide(model, blocks)
+        of_model = Offload(model, divisions, folder, device_of(model, device), ranks)
+        _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
+        made = _made(rule, params if params is not None else list(model.named_parameters()),
+                     {"snapshots": snapshots, **options})
+        with torch.inference_mode(False):  # tensors that are made within it could not be trained
+            made.adopt(of_model, settings, folder)
+        return model, made
 
 
 def _made(rule: type, params: Any, options: dict) -> Any:

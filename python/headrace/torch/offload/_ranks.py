@@ -7,13 +7,14 @@ whether it has gradients, must not decide whether a collective call is made.
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
 import sys
 import warnings
 import weakref
-from typing import Optional
+from typing import Iterator, Optional
 
 import torch
 
@@ -56,11 +57,23 @@ class Ranks:
         if self.collective is not None:
             self._at_exit = weakref.finalize(self, _tell_at_exit, self.collective, os.getpid())
 
+    @contextlib.contextmanager
+    def told_of_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.tell(error)
+            raise
+
     def tell(self, error: BaseException) -> None:
         """The others would wait for this rank. Not of what all of them have raised."""
         if self.collective is not None and not isinstance(error, PeerLost) \
                 and error is not self._of_all:
             self.collective.abort(_cause(error))
+
+    def close_group_of(self, other: "Ranks") -> None:
+        """When the model leaves: nobody else uses it."""
+        self._own = other._own
 
     def leave(self) -> None:
         """After the engine."""
