@@ -16,6 +16,7 @@ from .._collective import Collective
 from .._errors import PeerLost, WrongState
 
 
+_STORE_IS_GONE = (RuntimeError, ValueError)  # with its rank, or with all of torch's groups
 _HEARD_SECONDS = 2.0  # at most, that a rank which fails waits for the others to read why
 _END = "; no rank can go on without it. Start all of them again."
 
@@ -85,15 +86,17 @@ class ProcessGroup(Collective):
         if self._ended is not None:
             return
         self._ended = f"this rank gave up: {why}"
-        with contextlib.suppress(RuntimeError):  # the store was of a rank that is gone
+        with contextlib.suppress(*_STORE_IS_GONE):
             _store().set(self._key_of(self.rank), why)
         backend = self._group._get_backend(torch.device("cpu"))
         if hasattr(backend, "abort"):
             backend.abort()  # ends what another thread waits for
         del backend
         self._disconnect()
-        if dist.get_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            self._wait_until_heard()  # the store ends with this process
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            with contextlib.suppress(*_STORE_IS_GONE):
+                if dist.get_rank() == 0:
+                    self._wait_until_heard()  # the store ends with this process
 
     def _wait_until_heard(self) -> None:
         def knows(rank: int) -> bool:
@@ -102,12 +105,11 @@ class ProcessGroup(Collective):
                 f"{self._key_of(self.rank)}/{rank}", self._key_of(rank)))
 
         end = time.monotonic() + _HEARD_SECONDS
-        with contextlib.suppress(RuntimeError):
-            while not all(map(knows, range(self.world_size))) and time.monotonic() < end:
-                time.sleep(0.02)
+        while not all(map(knows, range(self.world_size))) and time.monotonic() < end:
+            time.sleep(0.02)
 
     def _said_by_others(self) -> str:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(*_STORE_IS_GONE):
             for rank in range(self.world_size):
                 if rank != self.rank and _store().check([self._key_of(rank)]):
                     said = _store().get(self._key_of(rank)).decode()

@@ -145,8 +145,8 @@ class Offload:
             self._take_back(moved)
         except Error:
             for slot in (slot for group in moved if not group.is_back for slot in group.slots):
-                slot.lose_values("offload() failed while several ranks each had a part of them. "
-                                 "Make or load the model again.")
+                slot.lose_values("offload() failed, and they could not be brought back. Make or "
+                                 "load the model again.")
         self._end()
 
     # ---- between passes ----

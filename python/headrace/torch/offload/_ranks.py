@@ -7,14 +7,16 @@ whether it has gradients, must not decide whether a collective call is made.
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import struct
 import sys
 import warnings
 import weakref
-from typing import Iterator, Optional
+from typing import Callable, Iterator, Optional
 
 import torch
 
@@ -37,7 +39,7 @@ class Ranks:
         self.collective = collective if self.several else None  # of one rank, there is no use
         self._engine: Optional[Engine] = None
         self._of_all: Optional[BaseException] = None  # what all ranks have raised
-        self._at_exit: Optional[weakref.finalize] = None
+        self._at_exit: Optional[Callable[[], None]] = None
 
     @property
     def several(self) -> bool:
@@ -52,10 +54,12 @@ class Ranks:
 
     # ---- a rank that fails ----
     def watch(self, engine: Engine) -> None:
-        """From here on, an exception that ends this process is told to the others."""
+        """From here on, an exception that ends this process is told to the others: before the
+        engine's own end, which was noted earlier."""
         self._engine = engine
-        if self.collective is not None:
-            self._at_exit = weakref.finalize(self, _tell_at_exit, self.collective, os.getpid())
+        if self.several:
+            self._at_exit = functools.partial(_tell_at_exit, weakref.ref(self), os.getpid())
+            atexit.register(self._at_exit)
 
     @contextlib.contextmanager
     def told_of_errors(self) -> Iterator[None]:
@@ -78,7 +82,7 @@ class Ranks:
     def leave(self) -> None:
         """After the engine."""
         if self._at_exit is not None:
-            self._at_exit.detach()
+            atexit.unregister(self._at_exit)
         if self._own is not None:
             self._own.close()
 
@@ -111,6 +115,11 @@ class Ranks:
                     "parts of one model; nothing was taken. Let all ranks load or make the same "
                     "values, such as after torch.manual_seed(0).")
                 raise self._of_all
+
+    def refuse_unknown(self, rank: Optional[int]) -> None:
+        if self.several and rank is not None and rank not in range(self.world_size):
+            raise ArgumentError(f"of_rank is {rank!r}, and there are the ranks 0 to "
+                                f"{self.world_size - 1}; nothing was changed. Give one of them.")
 
     def values_of(self, rank: int, tensor: torch.Tensor) -> None:
         """Overwrites the tensor, which is row-major, with that of the rank."""
@@ -152,11 +161,12 @@ def _pieces(tensor: torch.Tensor) -> list:
     return [view[at:at + _PIECE_BYTES] for at in range(0, size_bytes, _PIECE_BYTES)]
 
 
-def _tell_at_exit(collective: Collective, process: int) -> None:
+def _tell_at_exit(of: Callable[[], Optional[Ranks]], process: int) -> None:
     """Python has noted by now what ended the program. A forked child's end is not this rank's."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    if os.getpid() == process and error is not None:
-        collective.abort(_cause(error))
+    ranks = of()
+    if ranks is not None and error is not None and os.getpid() == process:
+        ranks.tell(error)
 
 
 # ---- which ranks ----

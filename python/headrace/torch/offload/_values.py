@@ -70,6 +70,7 @@ def modify_scope(offload: "Offload", parameters: list, of_rank: Optional[int]) -
     """After an exception, the engine's values are as they were. of_rank: see gathered()."""
     slots = [slot for parameter in parameters for slot in offload.slots_of(parameter)]
     offload.require_none_in_use("gathered() for changing")
+    offload.ranks.refuse_unknown(of_rank)
     for slot in slots:
         slot.group.refuse_spoiled()
     try:
@@ -97,7 +98,8 @@ def _taken_together(offload: "Offload", slots: list, of_rank: Optional[int]) -> 
         yield
     except BaseException as error:
         if ranks.several and not isinstance(error, PeerLost):
-            ranks.end_change(what, 0, error)
+            with contextlib.suppress(PeerLost):  # what came first is the cause
+                ranks.end_change(what, 0, error)
         raise
     if not ranks.several:
         return
