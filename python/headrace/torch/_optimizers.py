@@ -127,7 +127,10 @@ class Offloaded(torch.optim.Optimizer):
         try:
             updated = [parameter for part in self._parts for parameter in part.step(constants)]
         except NotFinite as error:
-            raise self._not_finite_of(error) from error
+            told = self._not_finite_of(error)
+            if told is error:
+                raise
+            raise told from error
         if updated or not self._parts:
             updated += self._count_empty()
         self._show_steps(updated)

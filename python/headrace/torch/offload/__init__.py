@@ -20,7 +20,7 @@ from . import _blocks, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live
 from ._optimizer import OF_RULE
-from ._ranks import Ranks, ranks_of, world_size
+from ._ranks import ranks_of, world_size
 
 
 def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] = None,

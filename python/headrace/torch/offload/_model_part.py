@@ -33,6 +33,7 @@ class ModelPart(Part):
                        for entry in entries}
 
     def step(self, constants: Mapping[torch.Tensor, dict]) -> list:
+        self.result = None
         self.refuse_other_forms()
         if self.mixed is not None:
             raise WrongState("a load ended in the middle, so the state may be partly "

@@ -71,7 +71,7 @@ class OfModel(Offloaded):
 
     @property
     def gradient_norm(self) -> Optional[float]:
-        """Of the last step(), before clipping; None: there was none."""
+        """Of the last step(), before clipping; None: it had no gradients."""
         result = self._part.result if self._part is not None else None
         return None if result is None else result.gradient_norm
 
