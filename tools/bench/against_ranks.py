@@ -7,8 +7,9 @@
                                   [--cases WORD,...] [--build FOLDER] [--json FILE]
 
 Each round runs every case once, one after the other; a ratio is formed within a round. The cases
-are ours, each (nothing ahead), fsdp2 and zero3; and with parameters that stay joined from forward
-to backward: ours2 (stage 2), fsdp2-grad-op (SHARD_GRAD_OP) and zero2, compared with each other.
+are ours, each (nothing ahead), fsdp2, zero3 and offload (headrace.offload(), for which --python
+needs the package headrace); and with parameters that stay joined from forward to backward: ours2
+(stage 2), fsdp2-grad-op (SHARD_GRAD_OP) and zero2, compared with each other.
 All train the same GPT of 51 million parameters over Gloo, with everything in host memory, bf16 on
 the wire and f32 masters. "wire" is what the loopback interface carried per step and parameter, of
 all ranks, with all headers, so nothing else should use that interface: shaped_link.sh gives the
@@ -32,10 +33,13 @@ from measured import ROOT
 
 SHAPE = ["--layers", "16", "--hidden", "512", "--heads", "8", "--seq", "128"]
 CASES = {"ours": "train_gpt", "each": "train_gpt, nothing ahead", "fsdp2": "FSDP2",
-         "zero3": "DeepSpeed ZeRO-3", "ours2": "train_gpt, stage 2",
+         "zero3": "DeepSpeed ZeRO-3", "offload": "headrace.offload()",
+         "ours2": "train_gpt, stage 2",
          "fsdp2-grad-op": "FSDP2, SHARD_GRAD_OP", "zero2": "DeepSpeed ZeRO-2"}
 STAGE_3 = ("ours", "each", "fsdp2", "zero3")
+STAGE_2 = ("ours2", "fsdp2-grad-op", "zero2")
 OURS = ("ours", "each", "ours2")
+MODES = {"offload": "model-memory"}  # of deepspeed_trainer.py; others: the case's own word
 WARM_UP = 3  # steps
 
 
@@ -59,11 +63,11 @@ def words_of(case, asked):
     steps = WARM_UP + asked.steps
     if case not in OURS:
         trainer = pathlib.Path(__file__).with_name("deepspeed_trainer.py")
-        return [asked.python, str(trainer), "--mode", case, *common,
+        return [asked.python, str(trainer), "--mode", MODES.get(case, case), *common,
                 "--steps", str(steps - 2)]  # it has two steps of warm-up of its own
     agreement = "each" if case == "each" else "trace"
     settings = ["gradient_clipping=1.0",
-                f"zero_optimization.stage={3 if case in STAGE_3 else 2}",
+                f"zero_optimization.stage={2 if case in STAGE_2 else 3}",
                 f"headrace.rank_agreement={agreement}",
                 "zero_optimization.offload_param.device=cpu",
                 "zero_optimization.offload_optimizer.device=cpu"]
@@ -146,12 +150,13 @@ def main():
     for case, runs in rows.items():
         print(f"{CASES[case]:26} {spread([one['step'] for one in runs], 3)} s, wire "
               f"{spread([one['wire'] for one in runs])} bytes per parameter")
-    for case in asked.cases:
-        mine = "ours" if case in STAGE_3 else "ours2"
-        if case == mine or mine not in rows:
-            continue
-        ratios = [ours["step"] / theirs["step"] for ours, theirs in zip(rows[mine], rows[case])]
-        print(f"{CASES[mine]} / {CASES[case]}, step: {spread(ratios, 3)}")
+    for mine in ("ours", "offload", "ours2"):
+        for case in asked.cases if mine in rows else ():
+            if case == mine or (case in STAGE_2) != (mine in STAGE_2):
+                continue
+            ratios = [ours["step"] / theirs["step"]
+                      for ours, theirs in zip(rows[mine], rows[case])]
+            print(f"{CASES[mine]} / {CASES[case]}, step: {spread(ratios, 3)}")
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2))
 

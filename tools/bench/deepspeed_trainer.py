@@ -13,8 +13,8 @@ DeepSpeed: fsdp2 (torch's fully_shard, bf16 on the wire, f32 masters), fsdp2-gra
 parameters stay joined from forward to backward, as SHARD_GRAD_OP has it), ram (bf16 weights, f32
 masters, a fused AdamW), optimizer-nvme or optimizer-memory (headrace.torch.AdamW, its state on the
 drive or in host memory), model-nvme or model-memory (headrace.offload(), which has the weights
-too). Modes of ZeRO and fsdp2 are one rank, or that which RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT name, over Gloo.
+too). Modes of ZeRO, fsdp2 and headrace.offload() are one rank, or that which RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT name, over Gloo.
 Wants torch and deepspeed in this Python, libaio's headers and a C++ compiler; DeepSpeed compiles
 its operators at first use. --on-headrace takes them from the package headrace, which this Python
 then has to have. With --engine-of-headrace, deepspeed.initialize() is headrace's.
@@ -179,10 +179,19 @@ class WithHeadrace(TorchLoop):
         self.parameters = sum(weight.numel() for weight in self.model.parameters())
         place = {"nvme": asked.nvme} if asked.mode.endswith("-nvme") else {}
         options = {"lr": 3e-4, "weight_decay": 0.01, **place}
-        if asked.mode.startswith("model-"):
+        self.is_offloaded = asked.mode.startswith("model-")
+        if self.is_offloaded:
+            if "RANK" in os.environ:
+                torch.distributed.init_process_group("gloo")
             _, self.optimizer = headrace.offload(self.model, **options)
         else:
             self.optimizer = headrace.torch.AdamW(self.model.parameters(), **options)
+
+    def step(self):
+        if not self.is_offloaded:
+            return super().step()
+        self.optimizer.step(max_norm=1.0)
+        self.optimizer.zero_grad()
 
 
 def join_ranks():

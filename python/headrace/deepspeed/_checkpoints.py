@@ -19,6 +19,7 @@ import torch
 
 from .. import _c
 from .._errors import ArgumentError, NoSuchFile
+from ..torch.offload._ranks import Ranks
 
 _LATEST = "latest"
 _NO_DATA = (pickle.PickleError, AttributeError, TypeError)  # pickle raises each of them
@@ -66,20 +67,21 @@ def own_state_in(folder: pathlib.Path) -> Optional[dict]:
         return None
 
 
-def save_to(directory: Any, tag: Any, save: Callable[[pathlib.Path], None]) -> None:
+def save_to(directory: Any, tag: Any, ranks: Ranks, save: Callable[[pathlib.Path], None]) -> None:
     """A tag that is there is replaced once the new one is whole: at any moment one of them is, and
-    folder_to_load() finds it."""
+    folder_to_load() finds it. All ranks save; rank 0 makes and names the folders."""
     folder = pathlib.Path(directory, str(tag))
     os.makedirs(folder.parent, exist_ok=True)
     new, old = _beside(folder)
-    _finish_replacing(folder)
-    shutil.rmtree(new, ignore_errors=True)
-    if not folder.exists():
-        save(folder)
-        return
-    save(new)
-    os.rename(folder, old)
-    _finish_replacing(folder)
+    if ranks.rank == 0:
+        _finish_replacing(folder)
+        shutil.rmtree(new, ignore_errors=True)
+    ranks.meet()
+    replaces = folder.exists()
+    save(new if replaces else folder)
+    if replaces and ranks.rank == 0:
+        os.rename(folder, old)
+        _finish_replacing(folder)
 
 
 def _beside(folder: pathlib.Path) -> tuple:
@@ -106,7 +108,7 @@ def note_latest(directory: Any, tag: Any) -> None:
     os.replace(part, target)
 
 
-def folder_to_load(directory: Any, tag: Optional[Any]) -> Optional[pathlib.Path]:
+def folder_to_load(directory: Any, tag: Optional[Any], ranks: Ranks) -> Optional[pathlib.Path]:
     """None: there is no checkpoint, and no tag was asked for."""
     latest = pathlib.Path(directory, _LATEST)
     if tag is None:
@@ -114,7 +116,9 @@ def folder_to_load(directory: Any, tag: Optional[Any]) -> Optional[pathlib.Path]
             return None
         tag = latest.read_text(encoding="utf-8").strip()
     folder = pathlib.Path(directory, str(tag))
-    _finish_replacing(folder)
+    if ranks.rank == 0:
+        _finish_replacing(folder)
+    ranks.meet()
     if not folder.is_dir():
         raise NoSuchFile(f"there is no checkpoint '{tag}' in {directory}; nothing was loaded. "
                          f"These are there: {_tags_in(directory)}.", _c.HEADRACE_NOT_FOUND, 2)

@@ -22,9 +22,9 @@ _NOTHING_TO_DO = ("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"
 
 @dataclasses.dataclass
 class Loop:
-    """Of one rank: the world has no other."""
-    micro_batch: int
+    micro_batch: int  # of a rank
     accumulation: int
+    world_size: int
     clipping: float
     steps_per_print: Optional[int]
     scheduler: Optional[Mapping[str, Any]]
@@ -70,7 +70,7 @@ def _parsed(text: str, name: Any) -> dict:
     return found
 
 
-def split(config: dict, dtypes: set) -> tuple[Loop, dict]:
+def split(config: dict, dtypes: set, world_size: int) -> tuple[Loop, dict]:
     """What the loop follows, and what is left for the engine and its optimizer. dtypes: of the
     model, such as "f32"."""
     for key in ("fp16", "bf16", "bfloat16", "zero_optimization", "scheduler", "optimizer"):
@@ -85,14 +85,14 @@ def split(config: dict, dtypes: set) -> tuple[Loop, dict]:
     rest = {key: value for key, value in config.items()
             if key not in _LOOP and key not in _NOTHING_TO_DO}
     zero = config.get("zero_optimization") or {}
-    micro_batch, accumulation = _batch_of(config)
+    micro_batch, accumulation = _batch_of(config, world_size)
     rest["gradient_accumulation_steps"] = accumulation
     clipping = _number(config, "gradient_clipping", CLIPPING)
     if not clipping >= 0:
         raise ArgumentError(f"gradient_clipping is {clipping}; the model is as it was. Give the "
                             "largest norm that gradients may have, or 0 for none.")
-    return Loop(micro_batch, accumulation, clipping, _number(config, "steps_per_print", None),
-                config.get("scheduler"),
+    return Loop(micro_batch, accumulation, world_size, clipping,
+                _number(config, "steps_per_print", None), config.get("scheduler"),
                 bool(zero.get("stage3_gather_16bit_weights_on_model_save",
                               zero.get("gather_16bit_weights_on_model_save", False))),
                 int(_number(zero, "stage", 0)), loss_scale), rest
@@ -139,20 +139,22 @@ def _number(config: Mapping[str, Any], key: str, otherwise: Any) -> Any:
     return value
 
 
-def _batch_of(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Sequences per backward, and backwards per step: any two of three give the third."""
+def _batch_of(config: Mapping[str, Any], world_size: int) -> tuple[int, int]:
+    """Sequences per backward, and backwards per step, of a rank: any two of three give the
+    third."""
     whole, part, times = (_number(config, key, None) for key in _LOOP[:3])
     if whole is None and part is None:
         raise ArgumentError("config has neither train_batch_size nor "
                             "train_micro_batch_size_per_gpu; the model is as it was. Give one.")
     if times is None:
-        times = 1 if whole is None or part is None else max(1, int(whole // part))
-    part = whole // times if part is None else part
-    whole = part * times if whole is None else whole
-    if min(part, times) < 1 or whole != part * times:
+        times = 1 if whole is None or part is None else max(1, int(whole // part // world_size))
+    part = whole // times // world_size if part is None else part
+    whole = part * times * world_size if whole is None else whole
+    if min(part, times) < 1 or whole != part * times * world_size:
+        ranks = f" times {world_size} ranks" if world_size > 1 else ""
         raise ArgumentError(f"train_batch_size {whole} is not train_micro_batch_size_per_gpu "
-                            f"{part} times gradient_accumulation_steps {times}; the model is as it "
-                            "was. Leave one of them out.")
+                            f"{part} times gradient_accumulation_steps {times}{ranks}; the model "
+                            "is as it was. Leave one of them out.")
     if int(part) != part or int(times) != times:
         raise ArgumentError(f"train_micro_batch_size_per_gpu is {part} and "
                             f"gradient_accumulation_steps {times}; the model is as it was. Give "

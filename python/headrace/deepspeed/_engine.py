@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 
 from .._errors import ArgumentError, Unsupported, WrongState
+from ..torch.offload._ranks import Ranks
 from . import _checkpoints
 from ._config import Loop
 from ._questions import Questions, missing
@@ -18,15 +19,16 @@ _log = logging.getLogger("headrace.deepspeed")
 
 
 class Engine(Questions, torch.nn.Module):
-    """Trains `module`, whose parameters live in an engine of headrace. One process.
+    """Trains `module`, whose parameters live in an engine of headrace.
 
     backward() and step() belong together, once per micro-batch. Every gradient_accumulation_steps
     times, step() clips, updates, drops the gradients, and advances the schedule.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: Any, lr_scheduler: Any, loop: Loop,
-                 config: dict, trains: bool) -> None:
+                 config: dict, trains: bool, ranks: Ranks) -> None:
         super().__init__()
+        self._ranks = ranks
         self.module, self.optimizer, self.lr_scheduler = model, optimizer, lr_scheduler
         self.config, self._loop, self._trains = config, loop, trains
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
@@ -89,20 +91,14 @@ class Engine(Questions, torch.nn.Module):
             self._since_update = 0  # also after an error: what came is of no use then
             self._update(lr_kwargs or {})
         self.micro_steps += 1
-        self.global_samples += self._loop.micro_batch
+        self.global_samples += self._loop.micro_batch * self._loop.world_size
 
     def _update(self, lr_kwargs: dict) -> None:
-        parameters = [one for one in self.module.parameters() if one.grad is not None]
-        gradients = [one.grad for one in parameters if one.grad is not None]
-        if gradients and self._loop.loss_scale.value != 1:
-            torch._foreach_mul_(gradients, 1 / self._loop.loss_scale.value)
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if self._loop.clipping > 0 and bool(torch.isfinite(norm)):
-            torch.nn.utils.clip_grads_with_norm_(parameters, self._loop.clipping, norm)
         before = self.optimizer.updates()
-        self.optimizer.step()
+        self.optimizer.step(max_norm=self._loop.clipping,
+                            gradient_scale=1 / self._loop.loss_scale.value)
         self._applied = self.optimizer.updates() > before
-        self._norm = norm
+        self._norm = torch.tensor(self.optimizer.gradient_norm or 0.0)
         self.optimizer.zero_grad()
         self._is_scaled = False
         self.skipped_steps += not self._applied
@@ -161,9 +157,11 @@ class Engine(Questions, torch.nn.Module):
 
     def save_16bit_model(self, save_dir: Any, save_filename: str = "pytorch_model.bin",
                          exclude_frozen_parameters: bool = False) -> bool:
-        os.makedirs(save_dir, exist_ok=True)
-        torch.save(self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters),
-                   os.path.join(save_dir, save_filename))
+        weights = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        if self._ranks.rank == 0:
+            os.makedirs(save_dir, exist_ok=True)
+            torch.save(weights, os.path.join(save_dir, save_filename))
+        self._ranks.meet()
         return True
 
     save_fp16_model = save_16bit_model
@@ -180,10 +178,11 @@ class Engine(Questions, torch.nn.Module):
                              "it would lose; nothing was saved. Call it after the last of them.")
         tag = f"global_step{self.global_steps}" if tag is None else tag
         own = _checkpoints.packed(self._own_state(client_state or {}))
-        _checkpoints.save_to(save_dir, tag,
-                             lambda folder: self.optimizer.save_model(folder, own))
-        if save_latest:
+        _checkpoints.save_to(save_dir, tag, self._ranks,
+                             lambda folder: self.optimizer.save_checkpoint(folder, own))
+        if save_latest and self._ranks.rank == 0:
             _checkpoints.note_latest(save_dir, tag)
+        self._ranks.meet()
         return True
 
     def load_checkpoint(self, load_dir: Any, tag: Any = None, load_module_strict: bool = True,
@@ -197,13 +196,13 @@ class Engine(Questions, torch.nn.Module):
                               "nothing was loaded. Leave custom_load_fn, load_module_only and "
                               "load_optimizer_states out, or read weights alone with "
                               "module.load_state_dict().")
-        folder = _checkpoints.folder_to_load(load_dir, tag)
+        folder = _checkpoints.folder_to_load(load_dir, tag, self._ranks)
         if folder is None:
             _log.warning("there is no 'latest' in %s, and no tag was given: nothing was loaded",
                          load_dir)
             return None, None
         self._refuse_another_loop(_checkpoints.own_state_in(folder), folder)
-        state = _checkpoints.unpacked(self.optimizer.load_model(folder))
+        state = _checkpoints.unpacked(self.optimizer.load_checkpoint(folder))
         if state is None:
             _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "
                          "counters, schedule and buffers are as they were", folder)

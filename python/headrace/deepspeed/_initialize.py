@@ -2,16 +2,19 @@
 """initialize(), with the arguments and results of deepspeed.initialize()."""
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 from typing import Any, Callable, Mapping, Optional
 
 import torch
 
-from .._errors import ArgumentError, Unsupported
+from .._errors import ArgumentError, PeerLost, Unsupported
 from ..torch import offload as rooms
 from ..torch._part import NAMES
 from ..torch.offload import _given_optimizer, _settings
 from ..torch.offload._blocks import automatic_or_leaves
+from ..torch.offload._ranks import Ranks, ranks_of
 from . import _config
 from ._engine import Engine
 
@@ -25,47 +28,78 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
                config: Any = None, mesh_param: Any = None, config_params: Any = None) -> tuple:
     """Trains `model` with headrace.offload(), as the DeepSpeed file `config` says. Returns the
     engine, the optimizer (None without one), a loader of training_data or None, and the schedule or
-    None. docs/python.md lists what differs. One process; after an error, the model keeps its
-    values, rounded to the file's dtype if the error came after that."""
-    del distributed_port, dist_init_required  # one process has nobody to call
+    None. docs/python.md lists what differs. After an error, the model keeps its values, rounded to
+    the file's dtype if the error came after that; with several ranks, none goes on."""
+    del distributed_port  # where the ranks meet is said by their launcher
+    ranks = _joined(dist_init_required)
+    with ranks.told_of_errors():
+        _refuse_wrong(model, mpu if mpu is not None else mesh_param)
+        whole = _config.read(args, config, config_params)
+        loop, rest = _config.split(whole, {NAMES[one.dtype] for one in model.parameters()
+                                           if one.dtype in NAMES}, ranks.world_size)
+        trains = optimizer is not None or bool(rest.get("optimizer"))
+        if not trains and lr_scheduler is not None:
+            raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the "
+                                "model is as it was. Name an optimizer in config, or leave both "
+                                "out.")
+        before = [(one, one.dtype, one.requires_grad) for one in model.parameters()]
+        if not trains:
+            model.requires_grad_(False)
+        made = None
+        try:
+            made = _offloaded(model, optimizer, model_parameters, rest, ranks)
+            schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains \
+                else None
+            loader = _loader_of(training_data, loop, ranks, collate_fn)
+        except BaseException as error:
+            ranks.tell(error)
+            _undo(made, before)
+            raise
+        made.ranks().close_group_of(ranks)
+        made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
+        engine = Engine(model, made, schedule, loop, whole, trains, made.ranks())
+        return engine, made if trains else None, loader, schedule
+
+
+def _refuse_wrong(model: Any, divisions: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model is a {type(model).__name__}, and initialize() takes a "
                             "torch.nn.Module; nothing was done.")
-    if mpu is not None or mesh_param is not None:
-        raise Unsupported("mpu and mesh_param divide a model among processes, and "
-                          "headrace.deepspeed trains in one; the model is as it was. Leave them "
-                          "out.")
-    whole = _config.read(args, config, config_params)
-    loop, rest = _config.split(whole, {NAMES[one.dtype] for one in model.parameters()
-                                       if one.dtype in NAMES})
-    trains = optimizer is not None or bool(rest.get("optimizer"))
-    if not trains and lr_scheduler is not None:
-        raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the model "
-                            "is as it was. Name an optimizer in config, or leave both out.")
-    before = [(one, one.dtype, one.requires_grad) for one in model.parameters()]
-    if not trains:
-        model.requires_grad_(False)
-    made = None
-    try:
-        made = _offloaded(model, optimizer, model_parameters, rest)
-        schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains else None
-        loader = None if training_data is None else torch.utils.data.DataLoader(
-            training_data, loop.micro_batch, shuffle=True, collate_fn=collate_fn)
-    except BaseException:
-        _undo(made, before)
-        raise
-    made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
-    engine = Engine(model, made, schedule, loop, whole, trains)
-    return engine, made if trains else None, loader, schedule
+    if divisions is not None:
+        raise Unsupported("mpu and mesh_param divide a model by tensors or layers among ranks, and "
+                          "headrace.deepspeed gives each rank a part of all parameters; the model "
+                          "is as it was. Leave them out.")
+
+
+def _joined(wanted: Optional[bool]) -> Ranks:
+    """As DeepSpeed does, the ranks that a launcher has started meet here, unless they have."""
+    known = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if wanted is not False and not known and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        torch.distributed.init_process_group("gloo")
+    return ranks_of(None)
+
+
+def _loader_of(data: Any, loop: _config.Loop, ranks: Ranks,
+               collate_fn: Optional[Callable]) -> Optional[torch.utils.data.DataLoader]:
+    if data is None:
+        return None
+    sampler = torch.utils.data.distributed.DistributedSampler(
+        data, ranks.world_size, ranks.rank) if ranks.several else None
+    return torch.utils.data.DataLoader(data, loop.micro_batch, shuffle=sampler is None,
+                                       sampler=sampler, collate_fn=collate_fn)
 
 
 def _undo(made: Any, before: list) -> None:
     if made is not None:
-        made.restore()
+        try:
+            made.restore()
+        except PeerLost:  # its cause is the error that is raised
+            made.close()
     for parameter, dtype, requires_grad in before:
         parameter.requires_grad_(requires_grad)
         if parameter.dtype != dtype:
-            parameter.data = parameter.data.to(dtype)
+            with contextlib.suppress(RuntimeError):  # several ranks have lost its values
+                parameter.data = parameter.data.to(dtype)
 
 
 def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
@@ -75,13 +109,15 @@ def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
             model.to(dtype)
 
 
-def _offloaded(model: torch.nn.Module, optimizer: Any, model_parameters: Any, rest: dict) -> Any:
+def _offloaded(model: torch.nn.Module, optimizer: Any, model_parameters: Any, rest: dict,
+               ranks: Ranks) -> Any:
     optimizer = _called(optimizer, model, model_parameters)
     given = None if optimizer is None else _given_optimizer.of_optimizer(optimizer)
     if given is None:
         _settings.rule_of(copy.deepcopy(rest), None, {})  # refuses before values are rounded
     _convert(model, rest)
-    common: dict = {"device": _device_of(model), "blocks": automatic_or_leaves(model)}
+    common: dict = {"device": _device_of(model),
+                    "blocks": automatic_or_leaves(model), "collective": ranks.collective}
     if given is None:
         groups = _given_optimizer.of_parameters(model, model_parameters)
         return rooms.offload(model, rest, params=groups, **common)[1]

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What programs ask a DeepSpeedEngine, apart from training and checkpoints: numbers of the loop and
-the optimizer, and what has no effect in one process."""
+the optimizer, and what has no effect here."""
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any, ContextManager, Optional
 
 import torch
 
 from .._errors import ArgumentError, Unsupported, WrongState
+from ..torch.offload._ranks import Ranks
 from ._config import Loop
 from ._loss_scale import LossScale
 
 # Of methods that a DeepSpeedEngine has, and headrace's engine has not.
 _INSTEAD = {
-    "allreduce_gradients": "One process has no gradients to add up: leave the call out.",
+    "allreduce_gradients": "step() has the gradients of all ranks: leave the call out.",
     "clip_fp32_gradients": "Give gradient_clipping in config.",
     "deepspeed_io": "Give initialize() training_data, or make a torch.utils.data.DataLoader.",
     "load_module_state_dict": "Call module.load_state_dict().",
@@ -36,8 +38,7 @@ def missing(name: str, module: torch.nn.Module) -> AttributeError:
 
 
 class Questions:
-    world_size = dp_world_size = mp_world_size = 1
-    global_rank = local_rank = 0
+    mp_world_size = 1
 
     module: torch.nn.Module
     optimizer: Any
@@ -45,6 +46,7 @@ class Questions:
     _loop: Loop
     _adds: bool  # made for several micro-batches in a step
     _norm: Optional[torch.Tensor]
+    _ranks: Ranks
     _since_update: int
     _is_scaled: bool  # since the last step(), a loss was
 
@@ -88,9 +90,24 @@ class Questions:
         return any(one.dtype == torch.bfloat16 for one in self.module.parameters()
                    if one.requires_grad)
 
+    # ---- the ranks ----
+    @property
+    def world_size(self) -> int:
+        return self._loop.world_size
+
+    dp_world_size = world_size
+
+    @property
+    def global_rank(self) -> int:
+        return self._ranks.rank
+
+    @property
+    def local_rank(self) -> int:
+        return int(os.environ.get("LOCAL_RANK", 0))
+
     # ---- the loop ----
     def train_batch_size(self) -> int:
-        return self._loop.micro_batch * self._loop.accumulation
+        return self._loop.micro_batch * self._loop.accumulation * self._loop.world_size
 
     def train_micro_batch_size_per_gpu(self) -> int:
         return self._loop.micro_batch
@@ -100,10 +117,11 @@ class Questions:
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
         """By another number of micro-batches in a step."""
-        accumulation, rest = divmod(train_batch_size, self._loop.micro_batch)
+        of_all = self._loop.micro_batch * self._loop.world_size
+        accumulation, rest = divmod(train_batch_size, of_all)
         if accumulation < 1 or rest:
             raise ArgumentError(f"train_batch_size {train_batch_size} is no multiple of the "
-                                f"micro-batch of {self._loop.micro_batch}; nothing was changed. "
+                                f"micro-batch of {of_all} on all ranks; nothing was changed. "
                                 "Give a multiple of it.")
         if self._since_update > 0:
             raise WrongState(f"set_train_batch_size() after {self._since_update} of "
@@ -141,6 +159,7 @@ class Questions:
         """A block's memory is free again after each use."""
 
     def no_sync(self) -> ContextManager[None]:
+        """Gradients go to the ranks that add them up as they come, whatever is said."""
         return contextlib.nullcontext()
 
     @property

@@ -24,23 +24,28 @@ class Init(contextlib.AbstractContextManager):
 
 
 class GatheredParameters(contextlib.AbstractContextManager):
-    """For deepspeed.zero.GatheredParameters: headrace.gathered(), and nothing for parameters that
-    are not offloaded."""
+    """For deepspeed.zero.GatheredParameters: headrace.gathered(). Of parameters that are not
+    offloaded, each rank has its own; after the scope, they are those of modifier_rank on all."""
 
     def __init__(self, params: Any, modifier_rank: Any = None, fwd_module: Any = None,
                  enabled: bool = True) -> None:
         del fwd_module
-        self._what, self._modify, self._enabled = params, modifier_rank is not None, enabled
+        self._what, self._rank, self._enabled = params, modifier_rank, enabled
         self._scope = contextlib.ExitStack()
 
     def __enter__(self) -> Any:
         if self._enabled:
             from ..torch.offload import gathered
-            self._scope.enter_context(gathered(self._listed(), modify=self._modify))
+            self._scope.enter_context(gathered(self._listed(), modify=self._rank is not None,
+                                               of_rank=self._rank))
         return self._what
 
     def __exit__(self, *exception: Any) -> Any:
-        return self._scope.__exit__(*exception)
+        result = self._scope.__exit__(*exception)
+        if self._enabled and self._rank is not None and exception[0] is None:
+            from ..torch.offload import spread
+            spread(self._listed(), self._rank)
+        return result
 
     def _listed(self) -> Any:
         import torch

@@ -112,6 +112,9 @@ class Offloaded(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
         """Updates every parameter that has a gradient. The first call allocates the state."""
+        return self._step(closure)
+
+    def _step(self, closure: Optional[Callable[[], Any]]) -> Any:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -123,8 +126,11 @@ class Offloaded(torch.optim.Optimizer):
         self._snapshots.outdate()
         try:
             updated = [parameter for part in self._parts for parameter in part.step(constants)]
-        except NotFinite as error:  # its advice is for the engine's caller
-            raise self._not_finite(self._first_non_finite()) from error
+        except NotFinite as error:
+            told = self._not_finite_of(error)
+            if told is error:
+                raise
+            raise told from error
         if updated or not self._parts:
             updated += self._count_empty()
         self._show_steps(updated)
@@ -166,6 +172,10 @@ class Offloaded(torch.optim.Optimizer):
 
     def _first_non_finite(self) -> Optional[torch.Tensor]:
         return non_finite(self._part_of)
+
+    def _not_finite_of(self, error: NotFinite) -> NotFinite:
+        """The engine's advice is for its caller."""
+        return self._not_finite(self._first_non_finite())
 
     def _not_finite(self, found: Optional[torch.Tensor]) -> NotFinite:
         name = next((entry.name for entry in self._all_entries() if entry.parameter is found), "?")
@@ -225,10 +235,14 @@ class Offloaded(torch.optim.Optimizer):
         for part in self._parts:
             part.refuse_other_forms()
         packed = super().state_dict()
-        reference = self._snapshots.save(self._parts, self._flat(), self._RULE)
+        reference = self._snapshots.save(self._parts, self._flat(), self._RULE, self._of_all)
         empty = {index: self._empty[parameter] for index, parameter in enumerate(self._flat())
                  if parameter in self._empty}
         return {**packed, "state": {}, REFERENCE: {**reference, "empty": empty}}
+
+    def _of_all(self, text: str) -> str:
+        """What all ranks use in the place of a text of their own."""
+        return text
 
     def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors

@@ -2,7 +2,10 @@
 """Ranks of an engine over a process group of torch."""
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import time
 import warnings
 from typing import Any, Optional, Sequence
 
@@ -13,6 +16,8 @@ from .._collective import Collective
 from .._errors import PeerLost, WrongState
 
 
+_STORE_IS_GONE = (RuntimeError, ValueError)  # with its rank, or with all of torch's groups
+_HEARD_SECONDS = 2.0  # at most, that a rank which fails waits for the others to read why
 _END = "; no rank can go on without it. Start all of them again."
 
 
@@ -36,11 +41,13 @@ class ProcessGroup(Collective):
         self._group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self._ranks = dist.get_process_group_ranks(group)
+        self._name = group.group_name
         self._ended: Optional[str] = None
 
     def all_to_all_v(self, what: str, give: Sequence[memoryview],
                      take: Sequence[memoryview]) -> None:
-        if self._ended is not None:
+        group = self._group
+        if self._ended is not None or group is None:
             raise PeerLost(f"'{what}': {self._ended}")
         transfers = []
         for rank, (sent, received) in enumerate(zip(give, take)):
@@ -48,10 +55,10 @@ class ProcessGroup(Collective):
                 continue
             if sent.nbytes > 0:
                 transfers.append(dist.P2POp(dist.isend, _tensor_of(sent), self._ranks[rank],
-                                            self._group))
+                                            group))
             if received.nbytes > 0:
                 transfers.append(dist.P2POp(dist.irecv, _tensor_of(received), self._ranks[rank],
-                                            self._group))
+                                            group))
         if not transfers:
             return
         try:
@@ -73,25 +80,53 @@ class ProcessGroup(Collective):
 
     # What a rank says when it fails, in the store that all of them have.
     def _key_of(self, rank: int) -> str:
-        return f"headrace/{self._group.group_name}/{rank}"
+        return f"headrace/{self._name}/{rank}"
 
     def abort(self, why: str) -> None:
         if self._ended is not None:
             return
         self._ended = f"this rank gave up: {why}"
-        _store().set(self._key_of(self.rank), why)
+        with contextlib.suppress(*_STORE_IS_GONE):
+            _store().set(self._key_of(self.rank), why)
         backend = self._group._get_backend(torch.device("cpu"))
         if hasattr(backend, "abort"):
-            backend.abort()
+            backend.abort()  # ends what another thread waits for
+        del backend
+        self._disconnect()
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            with contextlib.suppress(*_STORE_IS_GONE):
+                if dist.get_rank() == 0:
+                    self._wait_until_heard()  # the store ends with this process
+
+    def _wait_until_heard(self) -> None:
+        def knows(rank: int) -> bool:
+            """Also one that has failed by itself."""
+            return rank == self.rank or any(_store().check([key]) for key in (
+                f"{self._key_of(self.rank)}/{rank}", self._key_of(rank)))
+
+        end = time.monotonic() + _HEARD_SECONDS
+        while not all(map(knows, range(self.world_size))) and time.monotonic() < end:
+            time.sleep(0.02)
 
     def _said_by_others(self) -> str:
-        try:
+        with contextlib.suppress(*_STORE_IS_GONE):
             for rank in range(self.world_size):
                 if rank != self.rank and _store().check([self._key_of(rank)]):
-                    return f"rank {rank} gave up: {_store().get(self._key_of(rank)).decode()}"
-        except RuntimeError:
-            pass  # the store was of the rank that is gone
+                    said = _store().get(self._key_of(rank)).decode()
+                    _store().set(f"{self._key_of(rank)}/{self.rank}", "heard")
+                    return f"rank {rank} gave up: {said}"
         return ""
+
+    def close(self) -> None:
+        """Ends the group's connections. All ranks do so, after their last call."""
+        if self._ended is None:
+            self._ended = "this process group was closed"
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        group, self._group = self._group, None
+        with contextlib.suppress(ValueError, AssertionError):  # with all of torch's groups, already
+            dist.destroy_process_group(group)
 
 
 def _store() -> Any:

@@ -10,7 +10,7 @@ import os
 import pathlib
 import shutil
 import uuid
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
 
@@ -42,15 +42,17 @@ class Snapshots:
     def outdate(self) -> None:
         self._latest = None
 
-    def save(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str) -> dict:
+    def save(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str,
+             of_all: Callable[[str], str]) -> dict:
+        """of_all: of each rank's name the one that all ranks use."""
         if self._latest is None or not os.path.isdir(self._latest["snapshot"]):
-            self._latest = self._saved(parts, flat, rule)
+            self._latest = self._saved(parts, flat, rule, of_all(uuid.uuid4().hex))
         return dict(self._latest)
 
-    def _saved(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str) -> dict:
-        name = uuid.uuid4().hex
+    def _saved(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str,
+               name: str) -> dict:
         path = os.path.join(str(self._folder), name)
-        os.makedirs(path)
+        os.makedirs(path, exist_ok=True)
         try:
             for number, part in enumerate(parts):
                 part.save_checkpoint(folder_of(path, number), name.encode())

@@ -4,7 +4,8 @@
 _blocks.py finds the groups; _groups.py parks and binds their parameters; _forward.py and
 _backward.py say when; _gradients.py takes gradients; _values.py moves values in and out;
 _optimizer.py and _model_part.py update; _given_optimizer.py reads a program's own optimizer;
-_offload.py is all of one model; _private.py has the names that torch does not document.
+_ranks.py is for several processes; _offload.py is all of one model; _private.py has the names that
+torch does not document.
 """
 from __future__ import annotations
 
@@ -13,34 +14,38 @@ from typing import Any, Iterable, Iterator, Optional, Union
 
 import torch
 
+from ..._collective import Collective
 from ..._errors import ArgumentError, WrongState
 from . import _blocks, _private, _settings, _values
 from ._device import device_of
-from ._offload import Offload, live, refuse_ranks
+from ._offload import Offload, live
 from ._optimizer import OF_RULE
+from ._ranks import ranks_of, world_size
 
 
 def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] = None,
             host_budget: Union[int, str, None] = None, blocks: _blocks.Blocks = "auto",
             optimizer: Optional[str] = None, params: Optional[Iterable[dict]] = None,
-            snapshots: Optional[str] = None, device: Any = None, **options: Any) -> tuple:
-    if not isinstance(model, torch.nn.Module):
-        raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
-                            "torch.nn.Module; nothing was done.")
-    _private.refuse_other_torch()
-    refuse_ranks("offload()")
-    _refuse_twice(model)
-    settings = _settings.read(config)
-    folder = _settings.place(settings, nvme, host_budget)
-    rule, options = _settings.rule_of(settings, optimizer, options)
-    divisions = _blocks.divide(model, blocks)
-    of_model = Offload(model, divisions, folder, device_of(model, device))
-    _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
-    made = _made(rule, params if params is not None else list(model.named_parameters()),
-                 {"snapshots": snapshots, **options})
-    with torch.inference_mode(False):  # tensors that are made within it could not be trained
-        made.adopt(of_model, settings, folder)
-    return model, made
+            snapshots: Optional[str] = None, device: Any = None,
+            collective: Optional[Collective] = None, **options: Any) -> tuple:
+    ranks = ranks_of(collective)  # first: the others wait for this one, also for its error
+    with ranks.told_of_errors():
+        if not isinstance(model, torch.nn.Module):
+            raise ArgumentError(f"model is a {type(model).__name__}, and offload() takes a "
+                                "torch.nn.Module; nothing was done.")
+        _private.refuse_other_torch()
+        _refuse_twice(model)
+        settings = _settings.read(config)
+        folder = _settings.place(settings, nvme, host_budget)
+        rule, options = _settings.rule_of(settings, optimizer, options)
+        divisions = _blocks.divide(model, blocks)
+        of_model = Offload(model, divisions, folder, device_of(model, device), ranks)
+        _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
+        made = _made(rule, params if params is not None else list(model.named_parameters()),
+                     {"snapshots": snapshots, **options})
+        with torch.inference_mode(False):  # tensors that are made within it could not be trained
+            made.adopt(of_model, settings, folder)
+        return model, made
 
 
 def _made(rule: type, params: Any, options: dict) -> Any:
@@ -61,15 +66,29 @@ def _refuse_twice(model: torch.nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def gathered(what: Any, *, modify: bool = False) -> Iterator[Any]:
+def gathered(what: Any, *, modify: bool = False, of_rank: Optional[int] = None) -> Iterator[Any]:
     parameters = _parameters_of(what)
     with contextlib.ExitStack() as scopes:
         for one in live():
             own = one.wholes_of(parameters)
             if own:
-                scope = _values.modify_scope if modify else _values.read_scope
-                scopes.enter_context(scope(one, own))
+                scopes.enter_context(_values.modify_scope(one, own, of_rank) if modify
+                                     else _values.read_scope(one, own))
         yield what
+
+
+def spread(what: Any, rank: int) -> None:
+    """Of parameters that are not offloaded, the rank's values become those of all ranks of
+    torch.distributed. Collective."""
+    if world_size() < 2:
+        return
+    for one in _parameters_of(what):
+        if one.device.type == "meta" or any(offload.has(one) for offload in live()):
+            continue
+        values = one.detach().contiguous()
+        torch.distributed.broadcast(values, src=rank)
+        if values.data_ptr() != one.data_ptr():
+            one.data.copy_(values)
 
 
 def _parameters_of(what: Any) -> list:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Optional
 
 import torch
 
-from ..._engine import DTYPES, Engine
+from ..._engine import DTYPES, Engine, GradientStatistics
 from ..._errors import Unsupported, WrongState
 from .._part import NAMES, row_major
 from . import _private
@@ -99,11 +99,19 @@ class TakenGradient:
         self.taken = True
 
     def norm(self) -> float:
-        return math.sqrt(self._engine.gradient_statistics(
-            self.slot.full_name).sum_squares) * abs(self.factor)
+        return math.sqrt(self._statistics().sum_squares) * abs(self.factor)
 
     def is_finite(self) -> bool:
-        return self._engine.gradient_statistics(self.slot.full_name).non_finite == 0
+        return self._statistics().non_finite == 0
+
+    def _statistics(self) -> GradientStatistics:
+        if self.slot.group.joins:
+            raise Unsupported(
+                f"the norm of the gradient of '{self.slot.full_name}' was asked for, as "
+                "clip_grad_norm_() and GradScaler do, and several ranks add up their gradients "
+                "only in step(); nothing was done. Clip with optimizer.step(max_norm=1.0), after "
+                "which optimizer.gradient_norm is the norm before clipping.")
+        return self._engine.gradient_statistics(self.slot.full_name)
 
     def forget(self) -> None:
         self.taken, self.factor = False, 1.0
@@ -174,8 +182,9 @@ _SERVED: dict[Any, Callable] = {
 class Intake:
     """The gradients of all parameters."""
 
-    def __init__(self, slots: Iterable[Slot], engine: Engine, passes: Passes) -> None:
-        self._engine, self._passes = engine, passes
+    def __init__(self, slots: Iterable[Slot], engine: Engine, passes: Passes,
+                 several_ranks: bool) -> None:
+        self._engine, self._passes, self._several_ranks = engine, passes, several_ranks
         self.of: dict[torch.Tensor, TakenGradient] = {
             slot.parameter: TakenGradient(slot, engine, self._coming) for slot in slots}
 
@@ -210,11 +219,16 @@ class Intake:
 
     def refuse_reset(self) -> None:
         """After module.zero_grad(), which clears .grad, the engine still has the gradients. If all
-        are cleared, it drops them too."""
+        are cleared, it drops them too. Several ranks drop them together."""
         taken = self.taken()
         reset = [one for one in taken if type(one.slot.parameter.grad) is not TakenGrad]
         if not reset:
             return
+        if self._several_ranks:
+            raise WrongState(
+                f"the gradient of '{reset[0].slot.full_name}' was cleared or replaced, as "
+                "model.zero_grad() does, and another rank may still count on it; nothing was "
+                "done. Call optimizer.zero_grad() on every rank instead.")
         if len(reset) < len(taken):
             kept = next(one for one in taken if one not in reset)
             raise WrongState(

@@ -10,16 +10,17 @@ the engine (_values.py).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import weakref
-from typing import Any, ContextManager, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import torch
 
 from ..._engine import Engine, Gathered, Group
 from ..._errors import Unsupported, WrongState
 from ..._library import unbroken
-from .._part import NAMES
+from .._part import NAMES, memory_of
 from . import _private
 from ._device import stream_of
 from ._wrapped import part_at
@@ -69,10 +70,8 @@ class Slot:
     def park(self) -> None:
         self.parameter.data = self.parked()
 
-    def lose_values(self) -> None:
-        self._parked = self._without_memory(
-            "has no values: close() of headrace's optimizer has dropped them. Use restore() to "
-            "keep them, or state_dict() before.")
+    def lose_values(self, cause: str) -> None:
+        self._parked = self._without_memory(f"has no values: {cause}")
         self.park()
 
     def settle(self) -> bool:
@@ -167,9 +166,9 @@ class OffloadedGroup:
         self._sections: dict[int, str] = {}  # by identity of those storages
         self._gathered: Optional[Gathered] = None
 
-    def attach(self, engine: Engine, group: Group) -> None:
-        """After freeze()."""
-        self.engine, self.group = engine, group
+    def attach(self, engine: Engine, group: Group, joins: bool) -> None:
+        """After freeze(). joins: each of several ranks has a part of the values."""
+        self.engine, self.group, self.joins = engine, group, joins
         for slot in self.slots:
             slot.offset = engine.section_offset_bytes(slot.full_name) // slot.dtype.itemsize
 
@@ -272,6 +271,22 @@ class OffloadedGroup:
     def guard(self, text: str) -> None:
         for storage in self._storages.values():
             _private.guard(storage, text)
+
+    @contextlib.contextmanager
+    def reader(self) -> Iterator[Callable[[Slot, torch.Tensor], None]]:
+        """A function that copies a slot's values into a row-major tensor in host memory. Several
+        ranks join them for it, so all of them make this call."""
+        def store(slot: Slot, space: torch.Tensor) -> None:
+            self.engine.store(slot.full_name, "weight", memory_of(space))
+
+        def copy(slot: Slot, space: torch.Tensor) -> None:
+            ctypes.memmove(memory_of(space), gathered.raw(slot.name), space.nbytes)
+
+        if not self.joins:
+            yield store
+            return
+        with self.group.gather() as gathered:
+            yield copy
 
     # ---- writes that the engine cannot see ----
     def written(self) -> Optional[Slot]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional
 
 import torch
 
+from ..._engine import StepResult
 from ..._errors import WrongState
 from ..._library import unbroken
 from .._hyperparameter_sets import HyperparameterSets
@@ -25,40 +26,56 @@ class ModelPart(Part):
         self._contents = tuple(contents)  # the engine's names of the moments
         self.mixed: Optional[str] = None  # of what, if a load has ended in the middle
         self.updates = 0  # steps that were not skipped
+        self.max_norm, self.scale = 0.0, 1.0  # of the next step
+        self.result: Optional[StepResult] = None  # of the last one
         self._index = {entry.parameter: entry.set_index for entry in entries}
         self._names = {entry.parameter: offload.slot_of(entry.parameter).full_name
                        for entry in entries}
 
     def step(self, constants: Mapping[torch.Tensor, dict]) -> list:
+        self.result = None
         self.refuse_other_forms()
         if self.mixed is not None:
             raise WrongState("a load ended in the middle, so the state may be partly "
                              f"{self.mixed}; nothing was updated. Load a whole state.")
         gradients = self.offload.gradients_for_step()
         due = [one.slot.parameter for one in gradients.taken()]
-        if not due:
+        if not due and not self.offload.ranks.several:
             return []
         self._refuse_left_out(due, constants)
+        if self.offload.ranks.several:  # another rank may have gradients of any
+            due = self._trained(constants)
         self._sets.update(
             [(self._index[parameter], self._names[parameter], parameter) for parameter in due],
             constants, "Give offload() the groups that you need: params=[...].")
-        factor = gradients.factor()
-        return [] if unbroken(lambda: self._update_all(due, gradients, factor)) else due
+        factor = gradients.factor() * self.scale / self.offload.ranks.world_size
+        return unbroken(lambda: self._update_all(due, gradients, factor))
+
+    def _trained(self, constants: Mapping[torch.Tensor, dict]) -> list:
+        return [parameter for parameter in self._index
+                if parameter in constants and not self._is_frozen(parameter)]
 
     def begin_load(self, what: str) -> None:
         """Until it has ended, the state is of two runs."""
         steps = max(map(self.steps, self._index), default=0)
         self.mixed = f"that of {what}, and partly this run's of step {steps}"
 
-    def _update_all(self, due: list, gradients: "Intake", factor: float) -> bool:
+    def _update_all(self, due: list, gradients: "Intake", factor: float) -> list:
+        """Returns those that were updated."""
+        several = self.offload.ranks.several
+        before = [self.steps(parameter) for parameter in due] if several else []
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
         with self.offload.without_slots():
-            skipped = self.engine.step(1.0, gradient_scale=factor).skipped
+            self.result = self.engine.step(1.0, gradient_scale=factor, max_norm=self.max_norm)
         gradients.forget()
-        if not skipped:
-            self.updates += 1
-            self.offload.outdate(due)
-        return skipped
+        self.offload.note_no_gradients()
+        if self.result.skipped:
+            return []
+        updated = [parameter for parameter, steps in zip(due, before)
+                   if self.steps(parameter) != steps] if several else due
+        self.updates += 1
+        self.offload.outdate(updated)
+        return updated
 
     def _refuse_left_out(self, due: list, constants: Mapping[torch.Tensor, dict]) -> None:
         for parameter in due:
@@ -71,7 +88,11 @@ class ModelPart(Part):
 
     # ---- state ----
     def store(self, parameter: torch.Tensor, content: str, into: torch.Tensor) -> None:
+        if self.offload.ranks.several:
+            into.zero_()
         self.engine.store(self._names[parameter], content, memory_of(into))
+        if self.offload.ranks.several:
+            self.offload.ranks.join_parts(into)
 
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
         given = values.detach().to(torch.float32).cpu().contiguous()

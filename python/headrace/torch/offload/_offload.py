@@ -11,7 +11,7 @@ from typing import Iterable, Iterator, Mapping, Optional
 import torch
 
 from ..._engine import Engine, Group, Parameter
-from ..._errors import Error, Unsupported, WrongState
+from ..._errors import Error, PeerLost, WrongState
 from ..._library import unbroken
 from .._part import memory_of
 from . import _values
@@ -22,6 +22,7 @@ from ._forward import Forward
 from ._gradients import Intake
 from ._groups import OffloadedGroup, Slot, quoted
 from ._hooks import Hook
+from ._ranks import Ranks, refuse_late_ranks
 from ._wrapped import part_at
 
 _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
@@ -29,8 +30,9 @@ _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
 
 class Offload:
     def __init__(self, model: torch.nn.Module, divisions: list[Division], folder: Optional[str],
-                 device: torch.device) -> None:
-        self.model, self.device = model, device
+                 device: torch.device, ranks: Ranks) -> None:
+        ranks.refuse_gpu(device)
+        self.model, self.device, self.ranks = model, device, ranks
         self.folder = folder  # for the files of state_dict(); None: it takes memory
         self.groups = [OffloadedGroup(one.name, one.module, one.members, one.module is None, device)
                        for one in divisions]
@@ -44,6 +46,7 @@ class Offload:
         self.forward = Forward(self.groups, self.passes, self._lock)
         self._hooks: list = []
         self._asleep = False
+        self._binds_before = 0  # gradients can have come
 
     def has(self, parameter: torch.Tensor) -> bool:
         return parameter in self._slots_of
@@ -71,7 +74,9 @@ class Offload:
               set_of: Mapping[torch.Tensor, int]) -> dict:
         """Makes the engine, and moves the values into it, group by group. Returns the engine's set
         of hyperparameters by param_group. After an error the model is as it was."""
-        self.engine = Engine(settings, gpu=self.device.index)  # a CPU has none
+        self.engine = Engine(settings, gpu=self.device.index,  # a CPU has none
+                             collective=self.ranks.collective)
+        self.ranks.watch(self.engine)
         moved: list = []
         try:
             sets = {index: self.engine.add_hyperparameters(**values)
@@ -79,13 +84,15 @@ class Offload:
             added = [self._add(group, sets, set_of) for group in self.groups]
             self._freeze()
             for group, of_engine in zip(self.groups, added):
-                group.attach(self.engine, of_engine)
+                group.attach(self.engine, of_engine, joins=self.ranks.several)
                 self._move(group, moved)
             _give_memory_back()
             move_buffers(self.model, self.device)
             self.bind_kept()
+            self.note_no_gradients()
             self._watch()
-        except BaseException:
+        except BaseException as error:
+            self.ranks.tell(error)
             self._undo(moved)
             raise
         _live.add(self)
@@ -110,8 +117,7 @@ class Offload:
             self.engine.expect_repeated_gradients(added)
         return added
 
-    @staticmethod
-    def _move(group: OffloadedGroup, moved: list) -> None:
+    def _move(self, group: OffloadedGroup, moved: list) -> None:
         def park() -> None:
             moved.append(group)
             for slot in group.slots:
@@ -119,11 +125,13 @@ class Offload:
 
         values = {slot.name: slot.parameter.data.resolve_conj().resolve_neg().cpu()
                   for slot in group.slots}
+        if self.ranks.several:
+            self.ranks.refuse_other_values(quoted(group.name), _values.checksum(values.values()))
         group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
         unbroken(park)
 
     def _watch(self) -> None:
-        self.intake = Intake(self.slots, self.engine, self.passes)
+        self.intake = Intake(self.slots, self.engine, self.passes, self.ranks.several)
         self._hooks += self.intake.watch()
         for group in self.groups:
             if group.module is not None:
@@ -133,8 +141,12 @@ class Offload:
         self._hooks += _values.watch(self)
 
     def _undo(self, moved: list) -> None:
-        with contextlib.suppress(Error):
+        try:
             self._take_back(moved)
+        except Error:
+            for slot in (slot for group in moved if not group.is_back for slot in group.slots):
+                slot.lose_values("offload() failed, and they could not be brought back. Make or "
+                                 "load the model again.")
         self._end()
 
     # ---- between passes ----
@@ -157,28 +169,40 @@ class Offload:
 
     @contextlib.contextmanager
     def without_slots(self) -> Iterator[None]:
-        """For an update: what a GPU's slots hold is old after it."""
-        if self.device.type == "cpu":
+        """For an update: what a GPU's slots hold is old after it, and so is what ranks joined."""
+        if self.device.type == "cpu" and not self.ranks.several:
             yield
             return
         self.release_kept()
         try:
             yield
-        finally:
-            self.bind_kept()
+        except BaseException:
+            with contextlib.suppress(PeerLost):  # what came first is the cause
+                self.bind_kept()
+            raise
+        self.bind_kept()
 
     @contextlib.contextmanager
-    def unbound(self, parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-        """Their groups have no binding within, also those that are always bound."""
-        groups = [group for group in self.groups_of(parameters) if group.bindings]
+    def unbound(self, parameters: Optional[Iterable[torch.Tensor]] = None) -> Iterator[None]:
+        """Their groups, or None: all groups, have no binding within, also those that are always
+        bound."""
+        concerned = self.groups if parameters is None else self.groups_of(parameters)
+        groups = [group for group in concerned if group.bindings]
         self.require_none_in_use("a load")
         for group in groups:
             group.release()
         try:
             yield
-        finally:
-            for group in groups:
-                group.bind()
+        except BaseException:
+            with contextlib.suppress(PeerLost):  # what came first is the cause
+                self._bind(groups)
+            raise
+        self._bind(groups)
+
+    @staticmethod
+    def _bind(groups: list) -> None:
+        for group in groups:
+            group.bind()
 
     def require_none_in_use(self, call: str) -> None:
         self.forward.end_broken()
@@ -208,7 +232,7 @@ class Offload:
                     "written within headrace.gathered(module, modify=True).")
 
     def gradients_for_step(self) -> Intake:
-        refuse_ranks("step()")
+        refuse_late_ranks(self.ranks)
         self.require_none_in_use("step()")
         self.refuse_replaced()
         self.intake.refuse_reset()
@@ -222,9 +246,19 @@ class Offload:
         return self.intake
 
     def drop_gradients(self) -> None:
+        """Of several ranks, others may have gradients where this one has none."""
         self.forward.end_broken()
-        if self.intake.taken() or self.passes.has_partial_gradients:
+        if self.intake.taken() or self.passes.has_partial_gradients \
+                or self.ranks.several and self._binds() > self._binds_before:
             self.intake.discard()
+            self.note_no_gradients()
+
+    def note_no_gradients(self) -> None:
+        """On any rank. All of them bind the same groups, and no gradient comes without."""
+        self._binds_before = self._binds()
+
+    def _binds(self) -> int:
+        return sum(group.binds for group in self.groups)
 
     def outdate(self, parameters: Iterable[torch.Tensor]) -> None:
         for group in self.groups_of(parameters):
@@ -261,7 +295,8 @@ class Offload:
         self._end()
         for slot in self.slots:
             slot.settle()
-            slot.lose_values()
+            slot.lose_values("close() of headrace's optimizer has dropped them. Use restore() to "
+                             "keep them, or state_dict() before.")
 
     def _end(self) -> None:
         _live.discard(self)
@@ -273,6 +308,7 @@ class Offload:
         for group in self.groups:
             group.drop_bindings()
         self.engine.close()
+        self.ranks.leave()
 
     def sleep(self, directory: Optional[str]) -> None:
         self._refuse_asleep("sleep()")
@@ -302,15 +338,6 @@ def _give_memory_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def refuse_ranks(call: str) -> None:
-    """Each would train a model of its own, on its part of the data."""
-    ranks = torch.distributed
-    if ranks.is_available() and ranks.is_initialized() and ranks.get_world_size() > 1:
-        raise Unsupported(f"{call} with {ranks.get_world_size()} ranks: an offloaded model does "
-                          "not add up the gradients of several processes; nothing was done. Train "
-                          "in one process, or use headrace.torch.AdamW under FSDP2.")
 
 
 def live() -> list[Offload]:

@@ -2,11 +2,11 @@
 """The optimizer of an offloaded model: headrace.torch's, whose only part is the model's engine."""
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 import torch
 
-from ..._errors import ArgumentError, Unsupported, WrongState
+from ..._errors import ArgumentError, NotFinite, Unsupported, WrongState
 from .._given_state import by_number
 from .._optimizers import Offloaded
 from .._part import Entry
@@ -14,6 +14,7 @@ from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 from .._snapshots import REFERENCE, folder_of, load_parts, step_in
 from ._model_part import ModelPart
 from ._offload import Offload
+from ._ranks import Ranks
 
 
 class OfModel(Offloaded):
@@ -57,12 +58,33 @@ class OfModel(Offloaded):
         super().add_param_group(param_group)
 
     # ---- a step ----
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None, *,  # type: ignore[override]
+             max_norm: float = 0.0, gradient_scale: float = 1.0) -> Any:
+        """Updates every parameter that has a gradient, on any rank; each rank calls it in every
+        step. max_norm: the largest norm that all gradients together may have; 0: any. They are
+        first multiplied by gradient_scale, and by 1 / the number of ranks."""
+        self._register()
+        assert self._part is not None  # _register() has looked
+        self._part.max_norm, self._part.scale = max_norm, gradient_scale
+        return self._step(closure)  # torch runs hooks around each step() of a class
+
+    @property
+    def gradient_norm(self) -> Optional[float]:
+        """Of the last step(), before clipping; None: it had no gradients."""
+        result = self._part.result if self._part is not None else None
+        return None if result is None else result.gradient_norm
+
     def _register(self, *_arguments: Any, **_options: Any) -> None:
         if self._closed or self._part is None:
             raise WrongState(f"this optimizer's engine is gone: {self.end}")
 
     def _first_non_finite(self) -> Optional[torch.Tensor]:
         return self._offload.intake.non_finite()
+
+    def _not_finite_of(self, error: NotFinite) -> NotFinite:
+        # Of the sum over ranks, this rank knows only what the engine says.
+        return error if self._offload.ranks.several else super()._not_finite_of(error)
 
     @property
     def _offload(self) -> Offload:
@@ -122,10 +144,32 @@ class OfModel(Offloaded):
                                 "another way. Load the state of the same model and blocks.")
         path = reference["snapshot"]
         self._part.begin_load(f"the snapshot {path}, {step_in(folder_of(path, 0))}")
-        with self._offload.unbound(list(self._part_of)):
+        with self._offload.unbound():
             load_parts(reference, self._parts)
         self._offload.all_loaded()
         self._show_steps(list(self._part_of))
+
+    def _of_all(self, text: str) -> str:
+        return self._offload.ranks.text_of_first(text)
+
+    def save_checkpoint(self, directory: Any, trainer_state: bytes = b"") -> None:
+        """Weights and state, as a checkpoint of the engine (docs/checkpoints.md). Several ranks
+        save into one folder, with the trainer_state of rank 0."""
+        self._offload.require_none_in_use("save_checkpoint()")
+        self._offload.require_no_gradients("save_checkpoint()")  # it would lose them
+        self._part.save_checkpoint(directory, trainer_state)
+
+    def load_checkpoint(self, directory: Any) -> bytes:
+        """Returns the trainer_state. After an error in the load itself, step() refuses."""
+        self._offload.require_no_gradients("load_checkpoint()")
+        self._snapshots.outdate()
+        with self._offload.unbound():
+            self._part.begin_load(f"{directory}, {step_in(directory)}")
+            state = self._part.load_checkpoint(directory)
+        self._offload.all_loaded()
+        self._part.mixed = None
+        self._show_steps(list(self._part_of))
+        return state
 
     # ---- for headrace.deepspeed ----
     def updates(self) -> int:
@@ -133,29 +177,14 @@ class OfModel(Offloaded):
         self._register()
         return self._part.updates
 
+    def ranks(self) -> Ranks:
+        return self._offload.ranks
+
     def model_device(self) -> torch.device:
         return self._offload.device
 
     def is_open(self) -> bool:
         return not self._closed
-
-    def save_model(self, directory: Any, trainer_state: bytes) -> None:
-        """Weights and state, as a checkpoint of the engine."""
-        self._offload.require_none_in_use("save_checkpoint()")
-        self._offload.require_no_gradients("save_checkpoint()")  # it would lose them
-        self._part.save_checkpoint(directory, trainer_state)
-
-    def load_model(self, directory: Any) -> bytes:
-        """Returns the trainer_state. After an error in the load itself, step() refuses."""
-        self._offload.require_no_gradients("load_checkpoint()")
-        self._snapshots.outdate()
-        with self._offload.unbound(list(self._part_of)):
-            self._part.begin_load(f"{directory}, {step_in(directory)}")
-            state = self._part.load_checkpoint(directory)
-        self._offload.all_loaded()
-        self._part.mixed = None
-        self._show_steps(list(self._part_of))
-        return state
 
     # ---- life ----
     def restore(self) -> None:

@@ -12,8 +12,8 @@ from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 
 RULES = {"adamw": AdamW, "adam": Adam, "adagrad": Adagrad, "lion": Lion, "sgd": SGD}
 _OF_A_TRAINER = {
-    "gradient_clipping": "Clip with torch.nn.utils.clip_grad_norm_() before step(), and leave it "
-                         "out.",
+    "gradient_clipping": "Clip with step(max_norm=...) of the optimizer, or with one rank with "
+                         "torch.nn.utils.clip_grad_norm_() before it, and leave the key out.",
     "scheduler": "Use one of torch.optim.lr_scheduler, and leave it out."}
 
 

@@ -10,11 +10,11 @@ import contextlib
 import functools
 import weakref
 import zlib
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional
 
 import torch
 
-from ..._errors import ArgumentError, WrongState
+from ..._errors import ArgumentError, PeerLost, WrongState
 from ..._library import unbroken
 from .._part import memory_of
 from .._spaces import space_for
@@ -54,57 +54,101 @@ def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
 
 
 def _checksum(slot: Slot) -> int:
-    values = slot.parameter.detach().cpu()
-    return zlib.crc32(memory_of(values))
+    return checksum([slot.parameter.detach().cpu()])
+
+
+def checksum(tensors: Iterable[torch.Tensor]) -> int:
+    """Of the bytes of row-major tensors in host memory."""
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(memory_of(tensor), found)
+    return found
 
 
 @contextlib.contextmanager
-def modify_scope(offload: "Offload", parameters: list) -> Iterator[None]:
-    """After an exception, the engine's values are as they were."""
+def modify_scope(offload: "Offload", parameters: list, of_rank: Optional[int]) -> Iterator[None]:
+    """After an exception, the engine's values are as they were. of_rank: see gathered()."""
     slots = [slot for parameter in parameters for slot in offload.slots_of(parameter)]
     offload.require_none_in_use("gathered() for changing")
+    offload.ranks.refuse_unknown(of_rank)
     for slot in slots:
         slot.group.refuse_spoiled()
     try:
-        for slot in slots:
-            begin_change(slot)
-        yield
-        offload.refuse_replaced()
-        for slot in slots:
-            _check_change(slot)
+        with _taken_together(offload, slots, of_rank):
+            begin_changes(slots)
+            yield
+            offload.refuse_replaced()
+            for slot in slots:
+                _check_change(slot)
     except BaseException:
         for slot in slots:
             drop_change(slot)
-        _bind_kept(slots)
+        with contextlib.suppress(PeerLost):  # what came first is the cause
+            _bind_kept(slots)
         raise
     end_changes(slots)
 
 
-def begin_change(slot: Slot) -> None:
-    group = slot.group
-    if slot.changing:
+@contextlib.contextmanager
+def _taken_together(offload: "Offload", slots: list, of_rank: Optional[int]) -> Iterator[None]:
+    """Several ranks go on with a change, or none does: each gives the engine a part of the new
+    values. of_rank: whose values they are; None: all have the same."""
+    ranks, what = offload.ranks, _named(slots)
+    try:
+        yield
+    except BaseException as error:
+        if ranks.several and not isinstance(error, PeerLost):
+            with contextlib.suppress(PeerLost):  # what came first is the cause
+                ranks.end_change(what, 0, error)
+        raise
+    if not ranks.several:
         return
-    slot.refuse_replaced()
-    if group.bindings > int(group.kept):
-        raise WrongState(f"{quoted(group.name)} is in use, so '{slot.full_name}' cannot be "
-                         "changed; it was not. Do it outside of forward, backward and other "
-                         "scopes.")
-    if group.kept and group.bindings:
-        group.release()
-    make = torch.zeros if group.spoiled else torch.empty
-    space = make(slot.shape, dtype=slot.dtype, device=group.device)
-    if group.spoiled:  # there is no value; end_changes() waits for the whole group
-        if slot.kind != "u8":
-            space.fill_(torch.nan)
-    else:
-        space.copy_(_stored(slot, space if group.device == CPU else space.cpu()))
-    slot.parameter.data = space
+    for slot in slots:
+        slot.parameter.data = slot.parameter.data.contiguous()
+    values = checksum(slot.parameter.data for slot in slots) if of_rank is None else 0
+    ranks.end_change(what, values, None)
+    if of_rank is not None:
+        for slot in slots:
+            ranks.values_of(of_rank, slot.parameter.data)
+
+
+def _named(slots: list) -> str:
+    names = [f"'{slot.full_name}'" for slot in slots[:3]]
+    return ", ".join(names) + (f" and {len(slots) - 3} more" if len(slots) > 3 else "")
+
+
+def begin_changes(slots: Iterable[Slot]) -> None:
+    for group, own in _by_group(slot for slot in slots if not slot.changing):
+        for slot in own:
+            slot.refuse_replaced()
+        if group.bindings > int(group.kept):
+            raise WrongState(f"{quoted(group.name)} is in use, so '{own[0].full_name}' cannot be "
+                             "changed; it was not. Do it outside of forward, backward and other "
+                             "scopes.")
+        if group.kept and group.bindings:
+            group.release()
+        if group.spoiled:  # there is no value; end_changes() waits for the whole group
+            for slot in own:
+                _begin_change(slot, _nothing(slot))
+            continue
+        with group.reader() as read:
+            for slot in own:
+                _begin_change(slot, _copy_of(slot, read))
+
+
+def _begin_change(slot: Slot, space: torch.Tensor) -> None:
+    slot.parameter.data = space.to(slot.group.device)
     slot.changing = True
 
 
-def _stored(slot: Slot, space: torch.Tensor) -> torch.Tensor:
-    """Its values, in `space`, which is host memory."""
-    slot.group.engine.store(slot.full_name, "weight", memory_of(space))
+def _nothing(slot: Slot) -> torch.Tensor:
+    space = torch.zeros(slot.shape, dtype=slot.dtype, device=CPU)
+    return space if slot.kind == "u8" else space.fill_(torch.nan)
+
+
+def _copy_of(slot: Slot, read: Callable[[Slot, torch.Tensor], None]) -> torch.Tensor:
+    space = torch.empty(slot.shape, dtype=slot.dtype, device=CPU)
+    read(slot, space)
     return space
 
 
@@ -156,6 +200,13 @@ def _groups_of(slots: Iterable[Slot]) -> list[OffloadedGroup]:
     return list({id(slot.group): slot.group for slot in slots}.values())
 
 
+def _by_group(slots: Iterable[Slot]) -> list[tuple]:
+    """Each group with those of its slots."""
+    listed = list(slots)
+    return [(group, [slot for slot in listed if slot.group is group])
+            for group in _groups_of(listed)]
+
+
 def _bind_kept(slots: Iterable[Slot]) -> None:
     for group in _groups_of(slots):
         if group.kept and group.bindings == 0 and not any(one.changing for one in group.slots):
@@ -178,12 +229,13 @@ def watch(offload: "Offload") -> list:
 
 def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: "_Ties") -> list:
     def after_state_dict(_module: Any, state_dict: dict, prefix: str, _metadata: Any) -> None:
-        for name, slots in own.items():
-            if prefix + name in state_dict:
-                whole, form = slots[0].whole, form_of(slots[0].whole)
-                copies = {slot.part: ties.snapshot(slot) for slot in slots}
-                state_dict[prefix + name] = copies[""] if form is None else form.rebuilt(
-                    lambda path: copies[path] if path in copies else part_at(whole, path).clone())
+        present = {name: slots for name, slots in own.items() if prefix + name in state_dict}
+        copies = ties.snapshots(slot for slots in present.values() for slot in slots)
+        for name, slots in present.items():
+            whole, form = slots[0].whole, form_of(slots[0].whole)
+            parts = {slot.part: copies[slot] for slot in slots}
+            state_dict[prefix + name] = parts[""] if form is None else form.rebuilt(
+                lambda path: parts[path] if path in parts else part_at(whole, path).clone())
 
     def before_load(_module: Any, state_dict: dict, prefix: str, metadata: Any,
                     *_lists: Any) -> None:
@@ -192,14 +244,16 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
                                 "of the parameters that headrace has; nothing was loaded. "
                                 "Leave assign out.")
         offload.forward.end_broken()
-        for name, slots in own.items():
-            for slot in slots if prefix + name in state_dict else ():
-                begin_change(slot)
+        begin_changes(slot for name, slots in own.items() if prefix + name in state_dict
+                      for slot in slots)
 
     def after_load(_module: Any, _incompatible: Any) -> None:
         changed = [slot for slots in own.values() for slot in slots if slot.changing]
-        for slot in changed:
-            _check_change(slot)
+        if not changed:
+            return
+        with _taken_together(offload, changed, None):
+            for slot in changed:
+                _check_change(slot)
         end_changes(changed)
 
     return [module.register_state_dict_post_hook(Hook(after_state_dict)),
@@ -219,12 +273,24 @@ class _Ties:
         self._tied = {parameter for parameter, given in names.items() if len(given) > 1}
         self._last: dict = {}  # by slot: the copy, its version, and the generation of the values
 
-    def snapshot(self, slot: Slot) -> torch.Tensor:
+    def snapshots(self, slots: Iterable[Slot]) -> dict[Slot, torch.Tensor]:
+        copies = {}
+        for group, own in _by_group(slots):
+            read = None
+            with contextlib.ExitStack() as scope:
+                # Not only where it is needed: that may differ between ranks.
+                if not all(slot.changing for slot in own):
+                    read = scope.enter_context(group.reader())
+                for slot in own:
+                    copies[slot] = self._snapshot(slot, read)
+        return copies
+
+    def _snapshot(self, slot: Slot, read: Any) -> torch.Tensor:
         if slot.whole not in self._tied:
-            return self._copy(slot)
+            return self._copy(slot, read)
         found = self._found(slot)
         if found is None:
-            found = self._copy(slot)
+            found = self._copy(slot, read)
             self._last[slot] = (weakref.ref(found), found._version, slot.group.generation)
         return found
 
@@ -235,8 +301,9 @@ class _Ties:
             and generation == slot.group.generation
         return found if is_same else None
 
-    def _copy(self, slot: Slot) -> torch.Tensor:
+    def _copy(self, slot: Slot, read: Any) -> torch.Tensor:
         space = space_for(self._folder, slot.shape, slot.dtype)
         if slot.changing:
             return space.copy_(slot.parameter.detach())
-        return _stored(slot, space)
+        read(slot, space)
+        return space

@@ -1,0 +1,726 @@
+# SPDX-License-Identifier: Apache-2.0
+"""headrace.offload() on several ranks over Gloo: offload_ranks_test.py FOLDER [TEST...].
+
+A scenario is a function of a Rank. One process runs it alone; two run it as ranks, each with every
+second micro-batch. What it returns must be the same, to the last bit.
+"""
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import warnings
+
+sys.dont_write_bytecode = True
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+warnings.filterwarnings("ignore")
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    print(f"{error}: skipped")
+    sys.exit(77)
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import headrace
+import headrace.deepspeed
+import headrace.torch
+from headrace.deepspeed._take_over import GatheredParameters
+
+HAS = {name: importlib.util.find_spec(name) is not None for name in ("transformers", "peft")}
+
+MICRO_BATCHES = 4  # in a step, of all ranks
+WORDS, WIDTH = 60, 32
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up = torch.nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = torch.nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Net(torch.nn.Module):
+    """An embedding, tied to the head, and layers."""
+
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(WORDS, WIDTH)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(4))
+        self.head = torch.nn.Linear(WIDTH, WORDS, bias=False)
+        self.head.weight = self.embedding.weight
+        self.reentrant = reentrant
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x) if self.reentrant is None else \
+                checkpoint(layer, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+def net(**options):
+    torch.manual_seed(0)
+    return Net(**options)
+
+
+def of_transformers(name):
+    import transformers  # slow, and most ranks do not need it
+    torch.manual_seed(0)
+    if name == "gpt2":
+        config = transformers.GPT2Config(vocab_size=WORDS, n_positions=16, n_embd=WIDTH, n_layer=3,
+                                         n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                         use_cache=False)
+        return transformers.GPT2LMHeadModel(config)
+    config = transformers.LlamaConfig(vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=3,
+                                      intermediate_size=48, num_attention_heads=2,
+                                      num_key_value_heads=1, max_position_embeddings=16,
+                                      use_cache=False)
+    return transformers.LlamaForCausalLM(config)
+
+
+def loss_of(model, number):
+    tokens = torch.randint(0, WORDS, (2, 8), generator=torch.Generator().manual_seed(number))
+    out = model(tokens)
+    wanted = tokens.roll(1, 1)
+    return F.cross_entropy(getattr(out, "logits", out).float().flatten(0, 1), wanted.flatten())
+
+
+def bits_of(tensors):
+    """As text that JSON carries."""
+    return {str(name): hashlib.sha256(
+        tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+        for name, tensor in tensors.items()}
+
+
+class Rank:
+    """This process, alone or one of several."""
+
+    def __init__(self, folder, rank=0, ranks=1):
+        self.folder, self.rank, self.ranks = folder, rank, ranks
+        self.group = None  # all
+
+    def place(self, where):
+        return {"memory": {}, "nvme": {"nvme": self.folder},
+                "budget": {"nvme": self.folder, "host_budget": "4MiB"}}[where]
+
+    def offload(self, model, config=None, where="memory", **options):
+        config = {"gradient_accumulation_steps": MICRO_BATCHES // self.ranks, **(config or {})}
+        config.setdefault("headrace", {})["allow_memory_backed"] = True
+        return headrace.offload(model, config, **self.place(where), **{"lr": 1e-2, **options})
+
+    def train(self, model, optimizer, steps=3, first=0, max_norm=1.0):
+        """The losses of all ranks in the order of micro-batches, and the norms."""
+        seen = []
+        for step in range(first, first + steps):
+            losses = []
+            for number in range(self.rank, MICRO_BATCHES, self.ranks):
+                loss = loss_of(model, step * MICRO_BATCHES + number)
+                (loss / (MICRO_BATCHES // self.ranks)).backward()
+                losses.append(loss.item())
+            optimizer.step(max_norm=max_norm)
+            optimizer.zero_grad()
+            seen += [self.of_all(losses), optimizer.gradient_norm]
+        return seen
+
+    def of_all(self, numbers):
+        if self.ranks == 1:
+            return numbers
+        told = [None] * self.ranks
+        dist.all_gather_object(told, numbers, group=self.group)
+        return [one for turn in zip(*told) for one in turn]
+
+
+# ---- scenarios that are the same on any number of ranks ----
+def trains(rank, make, where="memory", config=None, dtype=torch.float32, **options):
+    model, optimizer = rank.offload(make().to(dtype), config, where, **options)
+    seen = rank.train(model, optimizer)
+    with torch.no_grad():
+        seen.append(rank.of_all([loss_of(model, 100 + rank.rank).item()])[0])
+    seen += rank.train(model, optimizer, first=3, steps=2)
+    seen.append(bits_of(model.state_dict()))
+    optimizer.restore()
+    seen.append(bits_of(dict(model.named_parameters())))
+    return seen
+
+
+SCENARIOS = {
+    "memory": lambda rank: trains(rank, net),
+    "nvme": lambda rank: trains(rank, net, "nvme"),
+    "budget": lambda rank: trains(rank, net, "budget"),
+    "stage 2": lambda rank: trains(rank, net, config={"zero_optimization": {"stage": 2}}),
+    "bf16": lambda rank: trains(rank, net, "nvme", dtype=torch.bfloat16),
+    "reentrant": lambda rank: trains(rank, lambda: net(reentrant=True), "nvme"),
+    "checkpoint": lambda rank: trains(rank, lambda: net(reentrant=False), "nvme"),
+    "gpt2": lambda rank: trains(rank, lambda: of_transformers("gpt2"), "nvme"),
+    "llama": lambda rank: trains(rank, lambda: of_transformers("llama"), "nvme"),
+}
+
+
+class Branch(torch.nn.Module):
+    """Its extra weights have gradients in odd micro-batches alone, so on rank 1 of 2 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = net()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.extra = torch.nn.Parameter(torch.ones(WORDS))
+
+    def forward(self, tokens):
+        x = self.base(tokens)
+        odd = int(tokens.sum()) % 2 == 1
+        for layer in self.layers:
+            x = x + (F.pad(layer(x[..., :WIDTH]), (0, WORDS - WIDTH)) if odd else
+                     layer(x[..., :WIDTH]).sum() * 0)
+        return x * self.extra if odd else x
+
+
+def lacks_gradients(rank):
+    torch.manual_seed(0)
+    model = Branch()
+    model, optimizer = rank.offload(model, where="nvme",
+                                    blocks=[*model.base.layers, *model.layers])
+    seen = rank.train(model, optimizer)
+    return [*seen, bits_of(model.state_dict()), state_bits(optimizer)]
+
+
+def state_bits(optimizer):
+    state = optimizer.state_dict()["state"]
+    return {str(index): bits_of(values) for index, values in state.items()}
+
+
+def resumes_from_state_dicts(rank, dtype=torch.bfloat16, snapshots=None):
+    if snapshots is not None:
+        snapshots = os.path.join(rank.folder, f"{snapshots}-{rank.ranks}")
+    model, optimizer = rank.offload(net().to(dtype), where="nvme", snapshots=snapshots)
+    rank.train(model, optimizer, steps=2)
+    weights = {name: one.clone() for name, one in model.state_dict().items()}
+    state = optimizer.state_dict()
+    seen = rank.train(model, optimizer, first=2)
+    optimizer.close()
+    model, optimizer = rank.offload(net().to(dtype), snapshots=snapshots)
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    assert rank.train(model, optimizer, first=2) == seen
+    bits = bits_of(state["state"][0]) if snapshots is None else None
+    optimizer.close()
+    return [seen, bits]
+
+
+def saves(rank):
+    model, optimizer = rank.offload(net().to(torch.bfloat16), where="nvme")
+    rank.train(model, optimizer, steps=2)
+    optimizer.save_checkpoint(f"{rank.folder}/of-{rank.ranks}", b"of rank %d" % rank.rank)
+    seen = rank.train(model, optimizer, first=2)
+    optimizer.close()
+    return seen
+
+
+def loads(rank, of=1):
+    model, optimizer = rank.offload(net().to(torch.bfloat16))
+    assert optimizer.load_checkpoint(f"{rank.folder}/of-{of}") == b"of rank 0"
+    seen = rank.train(model, optimizer, first=2)
+    optimizer.close()
+    return seen
+
+
+def changes_values(rank):
+    model, optimizer = rank.offload(net(), where="nvme")
+    seen = rank.train(model, optimizer, steps=1)
+    with headrace.gathered(model.layers[1]) as layer:
+        seen.append(layer.up.weight.norm().item())
+    with headrace.gathered(model, modify=True):
+        torch.nn.init.ones_(model.layers[0].up.bias)
+        model.embedding.weight.data.mul_(2)
+    seen += rank.train(model, optimizer, first=1, steps=1)
+    with headrace.gathered(model.layers[2:], modify=True, of_rank=0):
+        model.layers[2].up.weight.data.add_(1 + 5 * rank.rank)  # those of rank 0 count
+        if rank.rank == 0:
+            model.layers[3].norm.bias.data.fill_(0.5)
+    seen += rank.train(model, optimizer, first=2, steps=1)
+    optimizer.sleep(rank.folder)
+    optimizer.wake()
+    seen += rank.train(model, optimizer, first=3, steps=1)
+    return [*seen, bits_of(model.state_dict())]
+
+
+def has_groups_and_a_schedule(rank):
+    """And two blocks that are frozen, one of them of bytes; ranks talk before each step()."""
+    model = net()
+    model.layers[0].requires_grad_(False)
+    codes = torch.arange(2 * WIDTH * WIDTH, dtype=torch.int32).remainder(5).to(torch.int8)
+    model.layers[1].codes = torch.nn.Parameter(codes.view(2 * WIDTH, WIDTH), requires_grad=False)
+    model.layers[1].up.register_forward_hook(
+        lambda _, given, out: out + F.linear(given[0], model.layers[1].codes.float() / 100))
+    trained = [one for one in model.parameters() if one.requires_grad]
+    model, optimizer = rank.offload(model, where="nvme", optimizer="SGD", momentum=0.9, params=[
+        {"params": [one for one in trained if one.dim() > 1], "weight_decay": 0.1},
+        {"params": [one for one in trained if one.dim() < 2], "lr": 1e-3}])
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    optimizer.register_step_pre_hook(lambda *_: rank.of_all([0]) and None)
+    seen = []
+    for step in range(4):
+        seen += rank.train(model, optimizer, first=step, steps=1)
+        schedule.step()
+    return [*seen, bits_of(model.state_dict()), state_bits(optimizer)]
+
+
+def goes_on_after_exceptions(rank):
+    """That all ranks raise at the same place: the step is made without what came before."""
+    model, optimizer = rank.offload(net(), where="nvme")
+    seen = rank.train(model, optimizer, steps=2)
+
+    def fail(*_):
+        raise KeyError("of all")
+
+    for place in (model.layers[2].register_forward_pre_hook,
+                  model.layers[1].register_full_backward_hook):
+        handle = place(fail)
+        try:
+            rank.train(model, optimizer, steps=1)
+        except KeyError:
+            optimizer.zero_grad()
+        handle.remove()
+        seen += rank.train(model, optimizer, first=2, steps=1)
+    return [*seen, bits_of(model.state_dict())]
+
+
+def generates(rank):
+    """From two prompts, which end at different lengths."""
+    model, optimizer = rank.offload(of_transformers("gpt2"))
+    rank.train(model, optimizer, steps=1)
+    model.generation_config.update(eos_token_id=None, pad_token_id=0, use_cache=True)
+    seen = []
+    for number in range(rank.rank, 2, rank.ranks):
+        prompt = torch.randint(1, WORDS, (1, 3), generator=torch.Generator().manual_seed(number))
+        seen.append(model.generate(prompt, max_new_tokens=3 + 3 * number, do_sample=False,
+                                   synced_gpus=rank.ranks > 1).tolist())
+    return [rank.of_all(seen), *rank.train(model, optimizer, first=1, steps=2)]
+
+
+def lacks_a_micro_batch(rank):
+    """Of three micro-batches, rank 1 of 2 has one, and of one, none: it binds the same blocks."""
+    model, optimizer = rank.offload(net(), {"gradient_accumulation_steps": -(-3 // rank.ranks)})
+    seen = []
+    for step, batches in enumerate((3, 3, 3, 1, 1)):
+        for number in range(rank.rank, -(-batches // rank.ranks) * rank.ranks, rank.ranks):
+            if number < batches:
+                (loss_of(model, 3 * step + number) * (rank.ranks * (1 / batches))).backward()
+                continue
+            for block in [*model.layers, *reversed(model.layers)]:
+                with headrace.gathered(block):
+                    pass
+        optimizer.step(max_norm=1.0)
+        optimizer.zero_grad()
+        seen.append(optimizer.gradient_norm)
+    return [*seen, bits_of(model.state_dict())]
+
+
+def some_of_the_ranks(rank):
+    """Ranks 0 and 2 train one model, ranks 1 and 3 another one."""
+    if rank.ranks == 1:
+        return trains(rank, net)[:-2]
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    half = Rank(rank.folder, rank.rank // 2, 2)
+    half.group = groups[rank.rank % 2]
+    return trains(half, net, collective=headrace.torch.ProcessGroup(half.group))[:-2]
+
+
+def drops_gradients(rank):
+    model, optimizer = rank.offload(net())
+    loss_of(model, 50 + rank.rank).backward()
+    optimizer.zero_grad()
+    return rank.train(model, optimizer)
+
+
+def trains_adapters(rank):
+    import peft
+    model = peft.get_peft_model(of_transformers("llama").to(torch.bfloat16), peft.LoraConfig(
+        r=4, target_modules=["q_proj", "down_proj"], lora_dropout=0))
+    model, optimizer = rank.offload(model, where="nvme")
+    seen = rank.train(model, optimizer)
+    return [*seen, bits_of({name: one for name, one in model.state_dict().items()
+                            if "lora" in name})]
+
+
+SCENARIOS |= {one.__name__: one for one in (
+    has_groups_and_a_schedule, goes_on_after_exceptions, generates, lacks_gradients,
+    lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values,
+    drops_gradients, trains_adapters)}
+SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
+SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
+
+
+# ---- headrace.deepspeed ----
+def engine_of(rank, **more):
+    at = {"device": "nvme", "nvme_path": rank.folder}
+    config = {"train_batch_size": 2 * MICRO_BATCHES, "train_micro_batch_size_per_gpu": 2,
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+              "zero_optimization": {"stage": 3, "offload_optimizer": at, "offload_param": at},
+              "headrace": {"allow_memory_backed": True}, **more}
+    return headrace.deepspeed.initialize(model=net(), config=config)[0]
+
+
+def train_engine(rank, engine, steps=3, first=0):
+    seen = []
+    for step in range(first, first + steps):
+        losses = []
+        for number in range(rank.rank, MICRO_BATCHES, rank.ranks):
+            loss = loss_of(engine, step * MICRO_BATCHES + number)
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        seen += [rank.of_all(losses), float(engine.get_global_grad_norm())]
+    return seen
+
+
+def deepspeed_trains(rank):
+    from headrace.deepspeed._take_over import GatheredParameters
+    engine = engine_of(rank)
+    assert (engine.world_size, engine.global_rank) == (rank.ranks, rank.rank)
+    assert engine.train_batch_size() == 2 * MICRO_BATCHES
+    assert engine.gradient_accumulation_steps() == MICRO_BATCHES // rank.ranks
+    seen = train_engine(rank, engine)
+    for _ in range(2):  # the second replaces the first
+        engine.save_checkpoint(f"{rank.folder}/run-{rank.ranks}", client_state={"rank": rank.rank})
+    with GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+        if rank.rank == 0:
+            torch.nn.init.zeros_(engine.module.layers[0].up.bias)
+    seen += train_engine(rank, engine, first=3)
+    engine.save_16bit_model(f"{rank.folder}/model-{rank.ranks}")
+    saved = torch.load(f"{rank.folder}/model-{rank.ranks}/pytorch_model.bin")
+    seen += [engine.global_steps, engine.global_samples, bits_of(saved)]
+    engine.load_checkpoint(f"{rank.folder}/run-{rank.ranks}")
+    deepspeed_trains.resumed = train_engine(rank, engine, first=3)
+    seen += [engine.global_steps, *deepspeed_trains.resumed]
+    engine.destroy()
+    return [*seen, bits_of(dict(engine.module.named_parameters()))]
+
+
+def deepspeed_scales(rank):
+    """One rank alone overflows; all skip that step. A loss is divided by the number of its rank's
+    micro-batches, so with this scale, gradients are rounded to fp16 alike."""
+    power = 4 if rank.ranks == 2 else 5
+    engine = engine_of(rank, fp16={"enabled": True, "initial_scale_power": power, "hysteresis": 1})
+    seen = train_engine(rank, engine, steps=1)
+    for number in range(rank.rank, MICRO_BATCHES, rank.ranks):
+        engine.backward(loss_of(engine, number) * (1e5 if number == 1 else 1))
+        engine.step()
+    seen += [engine.was_step_applied(), engine.skipped_steps, engine.loss_scale() / 2**power]
+    return [*seen, *train_engine(rank, engine)]
+
+
+SCENARIOS |= {one.__name__: one for one in (deepspeed_trains, deepspeed_scales)}
+
+
+# ---- what all ranks refuse, and go on after ----
+def refuses(rank):
+    model = net()
+    told = []
+
+    def expect(kind, call):
+        try:
+            call()
+        except kind as error:
+            told.append(f"{type(error).__name__}: {error}")
+        else:
+            told.append("nothing")
+
+    model.layers[1].up.bias.data[3] += rank.rank
+    expect(ValueError, lambda: rank.offload(model))
+    model.layers[1].up.bias.data[3] -= rank.rank
+    assert bits_of(model.state_dict()) == bits_of(net().state_dict())
+    model, optimizer = rank.offload(model)
+    loss_of(model, rank.rank).backward()
+    expect(NotImplementedError, lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    model.zero_grad()
+    expect(headrace.WrongState, optimizer.step)
+    optimizer.zero_grad()
+
+    def change(error, value):
+        with headrace.gathered(model.layers[1], modify=True) as layer:
+            layer.up.bias.data.fill_(value)
+            if error is not None:
+                raise error
+
+    before = bits_of(model.state_dict())
+    expect(Exception, lambda: change(KeyError("mine") if rank.rank == 1 else None, 1))
+    expect(Exception, lambda: change(None, rank.rank))
+    expect(ValueError, lambda: headrace.gathered(model, modify=True, of_rank=2).__enter__())
+    good = model.state_dict()
+    expect(Exception, lambda: model.load_state_dict(
+        {name: one + rank.rank for name, one in good.items()}))
+    now = bits_of(model.state_dict())  # by all ranks
+    assert rank.rank > 0 or now == before
+    model.load_state_dict(good)
+    assert bits_of(model.state_dict()) == before
+    loss = loss_of(model, rank.rank)
+    (loss * (float("nan") if rank.rank == 1 else 1)).backward()
+    expect(FloatingPointError, optimizer.step)
+    optimizer.zero_grad()
+    rank.train(model, optimizer)
+    expect(ValueError, lambda: engine_of(rank, train_batch_size=6))
+    return told
+
+
+SCENARIOS["refuses"] = refuses
+
+
+# ---- what ends a rank: of two, the other says why ----
+def raises_in_forward(rank, of_rank=1):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer, steps=2)
+    if rank.rank == of_rank:
+        def fail(*_):
+            raise KeyError("mine")
+        model.layers[2].up.register_forward_pre_hook(fail)
+    rank.train(model, optimizer, steps=2)
+
+
+def raises_before_offload(rank):
+    if rank.rank == 1:
+        rank.offload(net(), optimizer="Muon")
+    rank.offload(net())
+
+
+def is_interrupted(rank):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer, steps=1)
+    if rank.rank == 1:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while True:
+        loss_of(model, 0).backward()
+        optimizer.step()
+
+
+def leaves(rank):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer, steps=1)
+    if rank.rank == 1:
+        print("left", file=sys.stderr)
+        sys.exit(0)
+    rank.train(model, optimizer, steps=1)
+
+
+def runs_fewer_passes(rank):
+    model, optimizer = rank.offload(net())
+    if rank.rank == 1:
+        loss_of(model, 0)
+    loss_of(model, 0).backward()
+    optimizer.step()
+
+
+def steps_with_another_rate(rank):
+    model, optimizer = rank.offload(net())
+    optimizer.param_groups[0]["lr"] = 0.1 + rank.rank
+    rank.train(model, optimizer, steps=1)
+
+
+SCENARIOS |= {one.__name__: one for one in (
+    raises_in_forward, raises_before_offload, is_interrupted, leaves, runs_fewer_passes,
+    steps_with_another_rate)}
+SCENARIOS["first_raises"] = lambda rank: raises_in_forward(rank, of_rank=0)
+
+
+# ---- worlds ----
+def rank_main(folder, rank, ranks, names, init):
+    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=ranks)
+    results = {name: SCENARIOS[name](Rank(folder, rank, ranks)) for name in names}
+    print(json.dumps(results))
+    dist.destroy_process_group()
+
+
+def nursery():
+    """Forks the ranks of each world that it reads, since imports take longer than most worlds. An
+    exception ends a rank as it ends a program."""
+    if HAS["transformers"]:
+        import transformers
+        transformers.logging.set_verbosity_error()
+        assert transformers.GPT2LMHeadModel and transformers.LlamaForCausalLM  # imported here
+    while line := sys.stdin.readline():
+        world = json.loads(line)
+        children = []
+        for rank in range(world["ranks"]):
+            children.append(os.fork())
+            if children[-1] == 0:
+                signal.alarm(200)
+                for number, name in ((1, "out"), (2, "err")):
+                    os.dup2(os.open(f"{world['folder']}/{name}{rank}",
+                                    os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
+                return rank_main(rank=rank, **world)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        print(json.dumps(codes), flush=True)
+
+
+class Case(unittest.TestCase):
+    nursery = None
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=FOLDER)
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def world(self, *names, ranks=2, init=None):
+        if Case.nursery is None:
+            Case.nursery = subprocess.Popen(
+                [sys.executable, __file__, "nursery"], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, text=True, env=dict(os.environ, GLOO_SOCKET_IFNAME="lo"))
+            unittest.addModuleCleanup(Case.nursery.communicate)
+        world = {"folder": self.folder, "ranks": ranks, "names": names,
+                 "init": init or f"file://{self.folder}/store"}
+        print(json.dumps(world), file=Case.nursery.stdin, flush=True)
+        codes = json.loads(Case.nursery.stdout.readline())
+        with contextlib.suppress(FileNotFoundError):
+            pathlib.Path(self.folder, "store").unlink()
+        return [(*(pathlib.Path(self.folder, f"{name}{rank}").read_text("utf-8")
+                   for name in ("out", "err")), code) for rank, code in enumerate(codes)]
+
+    def results(self, *names, ranks=2):
+        """Of each rank."""
+        found = []
+        for rank, (out, errors, code) in enumerate(self.world(*names, ranks=ranks)):
+            self.assertEqual(code, 0, f"rank {rank}: {errors}")
+            found.append(json.loads(out.splitlines()[-1]))
+        return found
+
+    def assert_as_alone(self, names, ranks=2):
+        alone = {name: json.loads(json.dumps(SCENARIOS[name](Rank(self.folder))))
+                 for name in names}
+        for rank, result in enumerate(self.results(*names, ranks=ranks)):
+            for name in names:
+                with self.subTest(name, rank=rank):
+                    self.assertEqual(result[name], alone[name])
+        return alone
+
+
+class Training(Case):
+    def test_is_that_of_one_rank_wherever_the_values_are(self):
+        names = ["memory", "nvme", "budget", "stage 2", "bf16", "reentrant", "checkpoint"]
+        alone = self.assert_as_alone(names)
+        for name in ("nvme", "budget", "stage 2"):
+            self.assertEqual(alone[name], alone["memory"])
+
+    @unittest.skipUnless(HAS["transformers"], "transformers is not installed")
+    def test_of_models_of_transformers_too(self):
+        self.assert_as_alone(["gpt2", "llama", "generates"] + ["trains_adapters"] * HAS["peft"])
+
+    def test_of_groups_of_parameters_and_after_exceptions_too(self):
+        self.assert_as_alone(["has_groups_and_a_schedule", "goes_on_after_exceptions"])
+
+    def test_where_ranks_lack_gradients_or_drop_them(self):
+        self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])
+
+    def test_on_four_ranks_or_half_of_them(self):
+        self.assert_as_alone(["nvme", "some_of_the_ranks"], ranks=4)
+
+
+class DeepSpeed(Case):
+    def test_interface_is_that_of_one_rank(self):
+        self.assert_as_alone(["deepspeed_trains", "deepspeed_scales"])
+        engine = engine_of(Rank(self.folder))
+        self.addCleanup(engine.destroy)
+        for ranks in (1, 2):
+            folder, _ = engine.load_checkpoint(f"{self.folder}/run-{ranks}")
+            self.assertEqual((folder, engine.global_steps),
+                             (f"{self.folder}/run-{ranks}/global_step3", 3))
+            self.assertEqual(train_engine(Rank(self.folder), engine, first=3),
+                             deepspeed_trains.resumed)
+
+
+class Failures(Case):
+    def ends(self, name, init=None):
+        """The last lines of what each rank prints."""
+        ends = self.world(name, init=init)
+        return [(code, errors.strip().splitlines()[-1]) for _, errors, code in ends]
+
+    def test_of_a_rank_end_the_others_with_its_cause(self):
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            tcp = f"tcp://127.0.0.1:{found.getsockname()[1]}"  # the store is in rank 0
+        for name, failing, text in (("raises_in_forward", 1, "KeyError: 'mine'"),
+                                    ("first_raises", 0, "KeyError: 'mine'"),
+                                    ("raises_before_offload", 1, "ArgumentError: the optimizer")):
+            with self.subTest(name):
+                ends = self.ends(name, tcp if name == "first_raises" else None)
+                self.assertEqual([code for code, _ in ends], [1, 1])
+                self.assertIn(text, ends[failing][1])
+                self.assertRegex(ends[1 - failing][1],
+                                 f"PeerLost: .*rank {failing} gave up: {text}")
+
+    def test_name_what_differs_on_all_ranks(self):
+        for name, text in (
+                ("steps_with_another_rate", "PeerLost: step: hyperparameter set 1, that of "
+                                            "'layers.0.norm.weight', has other values on rank 1"),
+                ("runs_fewer_passes", "PeerLost: rank 1 called gather of group 'layers.0' .* where "
+                                      "rank 0 called gather of group 'layers.3'")):
+            with self.subTest(name):
+                for code, last in self.ends(name):
+                    self.assertEqual(code, 1)
+                    self.assertRegex(last, text)
+
+    def test_include_ctrl_c(self):
+        (_, last), (code, of_second) = self.ends("is_interrupted")
+        self.assertEqual((code, of_second), (-signal.SIGINT, "[rank1]: KeyboardInterrupt"))
+        self.assertRegex(last, "PeerLost: .*rank 1 gave up: KeyboardInterrupt;")
+
+    def test_include_a_rank_that_ends_too_early(self):
+        (first, last), (second, _) = self.ends("leaves")
+        self.assertEqual((first, second), (1, 0))
+        self.assertRegex(last, "PeerLost.*rank 1 left or is late")
+
+
+class Values(Case):
+    def test_change_on_all_ranks_or_on_none(self):
+        self.assert_as_alone(["changes_values"])
+
+    def test_go_through_state_dicts_and_checkpoints_of_any_number_of_ranks(self):
+        alone = [SCENARIOS["saves"](Rank(self.folder))]
+        names = ["resumes_from_state_dicts", "resumes_from_snapshots", "saves", "loads"]
+        for result in self.results(*names):
+            self.assertEqual(result["saves"], alone[0])
+            self.assertEqual(result["loads"], alone[0])
+            self.assertEqual(result["resumes_from_state_dicts"],
+                             resumes_from_state_dicts(Rank(self.folder)))
+        self.assertEqual(loads(Rank(self.folder), of=2), alone[0])
+        self.assertEqual(files_in(self.folder, "of-1"), files_in(self.folder, "of-2"))
+
+    def test_that_ranks_refuse_leave_all_of_them_as_they_were(self):
+        texts = ("ArgumentError: 'layers.1' has other values on rank 1 than on rank 0",
+                 r"Unsupported: .*optimizer.step\(max_norm=1.0\)",
+                 r"WrongState: .*Call optimizer.zero_grad\(\) on every rank", "KeyError: 'mine'",
+                 "ArgumentError: 'layers.1.norm.weight', .* has other values on rank 1 than",
+                 "ArgumentError: of_rank is 2",
+                 "ArgumentError: 'embedding.weight' has other values", "NotFinite: ",
+                 "train_batch_size 6 is not .*_steps 1 times 2 ranks")
+        for result in self.results("refuses"):
+            self.assertEqual(len(result["refuses"]), len(texts))
+            for told, text in zip(result["refuses"], texts):
+                self.assertRegex(told, text)
+
+
+def files_in(folder, name):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in pathlib.Path(folder, name).iterdir()}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "nursery":
+        nursery()
+        sys.exit(0)
+    FOLDER = sys.argv.pop(1)
+    unittest.main()
