@@ -532,6 +532,9 @@ class WhatCannotBe(Engines):
         self.refused(ValueError, "no JSON", config=str(file))
         file.write_text("[]", encoding="utf-8")
         self.refused(ValueError, "holds a list", config=file)
+        for given, name in ((str(file), file), (self.config(typo=1), "config")):
+            file.write_text(json.dumps(self.config(typo=1)), encoding="utf-8")
+            self.refused(ValueError, f"^{name}: typo: unknown key", config=given)
         self.refused(ValueError, "enables fp16 and bf16",
                      config=self.config(fp16={"enabled": True}, bf16={"enabled": True}))
         self.refused(ValueError, "fp16.hysteresis is 'auto'", config=self.config(

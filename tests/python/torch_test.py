@@ -1252,6 +1252,36 @@ class Refusals(Case):
             with self.assertRaisesRegex(ValueError, f"config has {next(iter(config))}, .*not made"):
                 AdamW([torch.nn.Parameter(torch.zeros(1))], config=config)
 
+    def test_of_settings_come_before_the_first_step(self):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        missing = {"device": "nvme", "nvme_path": self.folder.name + "/none"}
+        for options, words in (
+                ({"config": {"headrace": {"host_buget_bytes": 1}}},
+                 "^config: headrace.host_buget_bytes: unknown key; did you mean"),
+                ({"config": {"zero_optimization": {"offload_optimizer": missing}}},
+                 "^nvme_path is .*/none, and no file can be made"),
+                ({"config": {"zero_optimization": {"offload_param": missing}}},
+                 "^nvme_path is .*/none, and no file can be made"),
+                ({"nvme": ""}, "^nvme is ''; the optimizer was not made"),
+                ({"nvme": 5}, "^nvme is 5; the optimizer was not made"),
+                ({"snapshots": ""}, "^snapshots is ''; the optimizer was not made")):
+            with self.assertRaisesRegex((ValueError, OSError), words):
+                AdamW([parameter], **options)
+
+    def test_name_options_that_are_no_numbers(self):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        for options, words in (
+                ({"lr": "1e-3"}, r"^lr is '1e-3' in param_groups\[0\]; nothing was done"),
+                ({"lr": None}, "^lr is None"), ({"lr": torch.ones(2)}, r"^lr is tensor\("),
+                ({"betas": 0.9}, r"^betas is 0.9 in param_groups\[0\]"),
+                ({"betas": (0.9, "x")}, "^beta2 is 'x'"), ({"betas": (0.9,)}, "^betas is"),
+                ({"weight_decay": [1]}, r"^weight_decay is \[1\]")):
+            with self.assertRaisesRegex(headrace.ArgumentError, words):
+                AdamW([parameter], **options)
+        optimizer = AdamW([parameter], lr=0.1)
+        with self.assertRaisesRegex(headrace.ArgumentError, r"^lr is 'x' in param_groups\[1\]"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": "x"})
+
     def test_are_not_needed_for_a_folder_below_home_or_a_changed_directory(self):
         before = os.getcwd()
         self.addCleanup(os.chdir, before)

@@ -8,6 +8,7 @@ from typing import Any, Callable, Mapping, Optional
 import torch
 
 from .._errors import ArgumentError, Unsupported
+from .._settings import called
 from ..torch import offload as rooms
 from ..torch._part import NAMES
 from ..torch.offload import _given_optimizer, _settings
@@ -47,7 +48,8 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
         model.requires_grad_(False)
     made = None
     try:
-        made = _offloaded(model, optimizer, model_parameters, rest)
+        with called(_config.name_of(args, config, config_params)):
+            made = _offloaded(model, optimizer, model_parameters, rest)
         schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains else None
         loader = None if training_data is None else torch.utils.data.DataLoader(
             training_data, loop.micro_batch, shuffle=True, collate_fn=collate_fn)
