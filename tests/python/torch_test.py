@@ -1012,6 +1012,27 @@ class References(Case):
         train(other, follower, 2, seed=9)
         self.assert_same(weights_of(other), weights_of(model))
 
+    def test_functions_of_torch_that_would_lose_a_reference_get_the_state(self):
+        import torch.distributed.checkpoint.state_dict as functions
+        model, optimizer = self.trained()
+        saved = copy.deepcopy(functions.get_optimizer_state_dict(model, optimizer))
+        self.assertEqual(os.listdir(self.folder.name), [])
+        again = model_of()
+        again.load_state_dict(model.state_dict())
+        follower = self.adamw(again.parameters(), snapshots=self.folder.name + "/new")
+        functions.set_optimizer_state_dict(again, follower, saved)
+        expected = train(model, optimizer, 3, seed=9)
+        self.assertEqual(train(again, follower, 3, seed=9), expected)
+        self.assert_same(moments_of(follower), moments_of(optimizer))
+
+    def test_a_flattened_state_is_refused_with_advice(self):
+        import torch.distributed.checkpoint.state_dict as functions
+        model, optimizer = self.trained()
+        options = functions.StateDictOptions(flatten_optimizer_state_dict=True)
+        saved = functions.get_optimizer_state_dict(model, optimizer, options=options)
+        with self.assertRaisesRegex(headrace.ArgumentError, "lacks exp_avg.*do not flatten it"):
+            functions.set_optimizer_state_dict(model, optimizer, saved, options=options)
+
     def test_one_snapshot_serves_until_the_next_step(self):
         model, optimizer = self.trained()
         first = optimizer.state_dict()

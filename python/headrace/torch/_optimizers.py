@@ -4,6 +4,7 @@ they came; each is updated by an engine, or in memory without one."""
 from __future__ import annotations
 
 import copy
+import sys
 from collections import Counter
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
@@ -60,6 +61,23 @@ def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
                                 "place the state; the optimizer was not made. Give one of them.")
         zero["offload_optimizer"] = {"device": "nvme", "nvme_path": nvme}
     return settings
+
+
+# They name the state's parameters, and drop what else a state_dict has, such as a reference.
+_NAMES_PARAMETERS = {"torch.distributed.checkpoint.state_dict",
+                     "torch.distributed.fsdp.fully_sharded_data_parallel"}
+
+
+def _is_for_parameters_by_name() -> bool:
+    """Whether such a function calls the caller, perhaps through a wrapped optimizer."""
+    frame = sys._getframe(1).f_back
+    for _ in range(3):
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") in _NAMES_PARAMETERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Offloaded(torch.optim.Optimizer):
@@ -232,8 +250,9 @@ class Offloaded(torch.optim.Optimizer):
     # ---- state ----
     def state_dict(self) -> dict:
         """Without `snapshots`, full_state_dict(). With it: saves the state below that folder, and
-        gives a reference to it and the param_groups. Before the first step, there is no state."""
-        if not self._snapshots.wanted or not self._parts:
+        gives a reference to it and the param_groups. Before the first step, there is no state.
+        torch.distributed.checkpoint, which would lose the reference, gets full_state_dict()."""
+        if not self._snapshots.wanted or not self._parts or _is_for_parameters_by_name():
             return self.full_state_dict()
         for part in self._parts:
             part.refuse_other_forms()
