@@ -1580,6 +1580,7 @@ class Process(Case):
             optimizer.step()
         setattr(part, place, original)
         self.assert_same(weights_of(model), weights_of(other))
+        self.assertEqual({values["step"].item() for values in optimizer.state.values()}, {2})
         steps = [values["step"].item() for values in optimizer.state_dict()["state"].values()]
         self.assertEqual(steps, [2, 2, 2, 2])
         optimizer.zero_grad()

@@ -3,6 +3,7 @@
 they came; each is updated by an engine, or in memory without one."""
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 from collections import Counter
@@ -11,7 +12,8 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 import torch
 
 from .._engine import resolved
-from .._errors import ArgumentError, NotFinite, WrongState
+from .._errors import ArgumentError, Error, NotFinite, WrongState
+from .._library import unbroken
 from .._settings import called, whole_path
 from ._engine_part import EnginePart
 from ._given_state import by_number, check_groups, check_state
@@ -153,13 +155,20 @@ class Offloaded(torch.optim.Optimizer):
         constants = self._all_constants()
         self._snapshots.outdate()
         try:
-            updated = [parameter for part in self._parts for parameter in part.step(constants)]
+            self._update(constants)
         except NotFinite as error:  # its advice is for the engine's caller
             raise self._not_finite(self._first_non_finite()) from error
+        except BaseException:  # such as Ctrl-C, which is raised once an update has ended
+            with contextlib.suppress(Error):
+                unbroken(lambda: self._show_steps(self._flat()))
+            raise
+        return loss
+
+    def _update(self, constants: Mapping[torch.Tensor, dict]) -> None:
+        updated = [parameter for part in self._parts for parameter in part.step(constants)]
         if updated or not self._parts:
             updated += self._count_empty()
         self._show_steps(updated)
-        return loss
 
     def _count_empty(self) -> list:
         empty = [entry.parameter for entry in self._all_entries()
