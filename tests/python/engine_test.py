@@ -554,6 +554,19 @@ class Life(unittest.TestCase):
                               check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_a_process_may_end_with_updates_pending(self):
+        text = ("import headrace, sys\ne = headrace.Engine(%r)\n"
+                "g = e.add_group('g', {'w': ((1 << 20,), 'f32')})\ne.freeze()\n"
+                "g.load(lambda n, v: None)\ne.add_gradient('g.w', bytes(1 << 22), 'f32')\n"
+                "e.step()\nsys.exit(3)")
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            settings = {**on_nvme(folder), "headrace": {"update_mode": "defer"}}
+            done = subprocess.run([sys.executable, "-c", text % settings], capture_output=True,
+                                  text=True, check=False, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (3, ""))
+            self.assertEqual([file for file in pathlib.Path(folder).rglob("*")
+                              if file.is_file()], [])
+
     def test_lines_go_to_logging_and_not_to_stderr(self):
         text = ("import headrace\ne = headrace.Engine({'dump_state': True})\n"
                 "e.add_group('g', {'w': ((4,), 'f32')})\ne.freeze()")

@@ -1530,6 +1530,40 @@ class Faults(Case):
 
 
 class Process(Case):
+    def test_a_hundred_optimizers_leave_no_descriptor_thread_or_file(self):
+        def held():
+            return [len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")]
+
+        for number in range(100):
+            if number == 1:
+                before = held()
+            parameter = torch.nn.Parameter(torch.ones(10))
+            optimizer = AdamW([parameter], nvme=self.folder.name)
+            parameter.grad = torch.ones(10)
+            optimizer.step()
+            if number % 2:
+                optimizer.close()
+            del optimizer  # the collector ends it
+        self.assertEqual(held(), before)
+        self.assertEqual(os.listdir(self.folder.name), [])
+
+    @unittest.skipIf(DEVICE == "cuda", "CUDA serves no forked process")
+    def test_a_step_in_a_forked_child_is_refused_and_the_parent_goes_on(self):
+        parameter = torch.nn.Parameter(torch.ones(10))
+        optimizer = self.adamw([parameter], lr=0.5, nvme=self.folder.name)
+        parameter.grad = torch.ones(10)
+        optimizer.step()
+        child = os.fork()
+        if child == 0:
+            try:
+                optimizer.step()
+            except headrace.WrongState as error:
+                os._exit(0 if "forked child" in str(error) else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        optimizer.step()
+        self.assertEqual(optimizer.state[parameter]["step"].item(), 2)
+
     @unittest.skipIf(DEVICE == "cuda", "CUDA serves no forked process")
     def test_forked_data_loaders_read_the_weights(self):
         model = model_of()
