@@ -183,23 +183,28 @@ class Torchtitan(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def settings(self, name, place, dtype):
-        """place: "torch", or headrace's: "memory" or "nvme"."""
-        file = self.folder / f"{name}.toml"
-        ours = place != "torch"
-        if not is_0_2():
-            words = ARGUMENTS.format(folder=self.folder / name, steps=STEPS, saved=SAVED,
-                                     dtype=dtype).split()
-            where = json.dumps({"nvme": str(self.folder)} if place == "nvme" else {})
-            if ours:
-                words += ["--override.imports", f"headrace.torchtitan.optimizer={where}"]
-            file.write_text(json.dumps(words), encoding="utf-8")
-            return str(file)
-        file.write_text(SETTINGS.format(
-            folder=self.folder / name, steps=STEPS, saved=SAVED, dtype=dtype,
-            module='custom_config_module = "headrace.torchtitan"' if ours else "",
-            import_it='custom_import = "headrace.torchtitan"' if ours else "",
-            place=f'nvme = "{self.folder}"' if place == "nvme" else ""), encoding="utf-8")
+    def settings(self, name, place, dtype="float32", **more):
+        """place: "torch", or headrace's: "memory" or "nvme". more: beside nvme, and
+        implementation, which is torchtitan's."""
+        file = self.folder / name
+        own = {"nvme": str(self.folder)} if place == "nvme" else {}
+        given = {"folder": self.folder / (name + "-run"), "steps": STEPS, "saved": SAVED,
+                 "dtype": dtype}
+        if is_0_2():
+            module = 'custom_config_module = "headrace.torchtitan"'
+            lines = [f"{key} = {json.dumps(value)}" for key, value in {**own, **more}.items()]
+            text = SETTINGS.format(
+                **given, module=module if place != "torch" else "", place="\n".join(lines),
+                import_it='custom_import = "headrace.torchtitan"' if place != "torch" else "")
+        else:
+            words = ARGUMENTS.format(**given).split()
+            if "implementation" in more:
+                words += ["--optimizer.implementation", more.pop("implementation")]
+            if place != "torch":
+                words += ["--override.imports",
+                          f"headrace.torchtitan.optimizer={json.dumps({**own, **more})}"]
+            text = json.dumps(words)
+        file.write_text(text, encoding="utf-8")
         return str(file)
 
     def run_ranks(self, settings, ranks, killed=0):
@@ -242,7 +247,7 @@ class Torchtitan(unittest.TestCase):
 
     def test_losses_resume_and_weights_are_those_in_memory(self):
         whole = self.check(2, "float32")
-        torchs = self.run_ranks(self.settings("torch", "torch", "float32"), 2)
+        torchs = self.run_ranks(self.settings("torch", "torch"), 2)
         for ours, theirs in zip(whole, torchs):
             self.assertEqual(theirs[-1][1], ["torch.optim.adamw.AdamW"])
             for one, other in zip(ours[:-1], theirs[:-1]):
@@ -253,14 +258,16 @@ class Torchtitan(unittest.TestCase):
     def test_of_16_bits_too(self):
         self.check(1, "bfloat16")
 
-    @unittest.skipUnless(importlib.util.find_spec("torchtitan") and is_0_2(), "0.2 has a file")
+    def test_a_budget_keeps_state_in_memory(self):
+        lines, = self.run_ranks(self.settings("budget", "nvme", host_budget="1GiB"), 1)
+        self.assertEqual(lines[-1][1:], [["headrace.torch._rules.AdamW"], 0])
+
     def test_what_cannot_be_is_refused(self):
-        for line, words in (("early_step_in_backward = true", "Unsupported: optimizer.early_step"),
-                            ('host_budget = "x"', "ConfigError: config: headrace.host_budget"),
-                            ('host_buget = "1MiB"', "host_buget")):
-            settings = self.settings("refused", "nvme", "float32")
-            with open(settings, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        of_its_own = ({"early_step_in_backward": True}, "Unsupported: optimizer.early_step") \
+            if is_0_2() else ({"implementation": "fused_opt_states_bf16"}, "Unsupported: optimizer")
+        for more, words in (of_its_own, ({"host_buget": "1MiB"}, "host_buget"),
+                            ({"host_budget": "x"}, "ConfigError: config: headrace.host_budget")):
+            settings = self.settings("refused", "nvme", **more)
             (code, _, error), = self.ends_of(settings)
             self.assertNotEqual(code, 0)
             self.assertIn(words, error)
