@@ -7,8 +7,6 @@ torchtitan 0.3, on the command line:
 torchtitan 0.2, in the configuration's file, for every model after this import:
   [job]
   custom_config_module = "headrace.torchtitan"
-  [experimental]
-  custom_import = "headrace.torchtitan"
   [optimizer]
   nvme = "/mnt/nvme"    # without it, the state is in host memory
 """

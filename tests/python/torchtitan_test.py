@@ -34,8 +34,6 @@ SETTINGS = """
 [job]
 dump_folder = "{folder}"
 {module}
-[experimental]
-{import_it}
 [model]
 name = "tiny"
 flavor = "tiny"
@@ -193,9 +191,8 @@ class Torchtitan(unittest.TestCase):
         if is_0_2():
             module = 'custom_config_module = "headrace.torchtitan"'
             lines = [f"{key} = {json.dumps(value)}" for key, value in {**own, **more}.items()]
-            text = SETTINGS.format(
-                **given, module=module if place != "torch" else "", place="\n".join(lines),
-                import_it='custom_import = "headrace.torchtitan"' if place != "torch" else "")
+            text = SETTINGS.format(**given, module=module if place != "torch" else "",
+                                   place="\n".join(lines))
         else:
             words = ARGUMENTS.format(**given).split()
             if "implementation" in more:
