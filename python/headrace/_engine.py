@@ -9,7 +9,7 @@ import os
 import weakref
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
-from . import _c, _library
+from . import _c, _library, _settings
 from ._collective import Collective, Table
 from ._errors import ArgumentError, Error, NotFound, Unsupported, WrongState
 from ._library import call, call_to_the_end, call_with, encoded, fitting, new, unbroken
@@ -89,9 +89,10 @@ def _settings_text(settings: Any, nvme: Optional[str]) -> Optional[bytes]:
         raise ArgumentError("Engine() got both settings and nvme; nothing was made. Give the path "
                             "as nvme_path within the settings.")
     if nvme is not None:
-        place = {"device": "nvme", "nvme_path": os.fspath(nvme)}
+        path = _settings.whole_path(nvme, "nvme", "nothing was made")
+        place = {"device": "nvme", "nvme_path": path}
         settings = {"zero_optimization": {"offload_optimizer": place, "offload_param": place}}
-    return None if settings is None else json.dumps(settings).encode()
+    return None if settings is None else _settings.json_of(settings)
 
 
 def _table_of(collective: Optional[Collective], gpu: Optional[int]) -> Optional[Table]:
@@ -127,6 +128,18 @@ def _options(settings: Any, nvme: Optional[str], overrides: Sequence[str],
     options.overrides = (ctypes.c_char_p * max(1, len(texts)))(*texts)
     options.override_count = len(texts)
     return options
+
+
+def resolved(settings: Mapping[str, Any]) -> dict:
+    """The settings with all defaults, or the error of an engine that they are given to."""
+    handle = ctypes.c_void_p()
+    with _settings.called("settings"):
+        call("engine_create", ctypes.byref(_options(settings, None, (), None, None)),
+             ctypes.byref(handle))
+    try:
+        return json.loads(_library.text_of("engine_settings_json", handle))
+    finally:
+        call("engine_destroy", handle)
 
 
 def _address_of(given: bytes) -> Any:
@@ -333,8 +346,9 @@ class Engine:
                  collective: Optional[Collective] = None) -> None:
         handle = ctypes.c_void_p()
         self._table = _table_of(collective, gpu)
-        call("engine_create", ctypes.byref(_options(settings, nvme, overrides, gpu, self._table)),
-             ctypes.byref(handle))
+        options = _options(settings, nvme, overrides, gpu, self._table)
+        with _settings.called("settings"):
+            call("engine_create", ctypes.byref(options), ctypes.byref(handle))
         self.gpu = gpu
         self._handle: Optional[int] = handle.value
         self._finalizer = weakref.finalize(self, _destroy, handle.value)
@@ -409,7 +423,8 @@ class Engine:
                 return
             line = ctypes.create_string_buffer(needed.value)
             if function(self._handle, level, line, len(line), needed, None) == _c.HEADRACE_OK:
-                logger.log(_LEVELS[level.value], "%s", line.value.decode("utf-8", "replace"))
+                text = line.value.decode("utf-8", "replace")
+                logger.log(_LEVELS[level.value], "%s", _settings.renamed(text, "settings"))
 
     # ---- registration ----
     def add_hyperparameters(self, **values: Any) -> int:

@@ -47,8 +47,13 @@ _WHOLE = {kind: _range_of(kind)
           for kind in (ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64)}
 
 
+_REAL = {ctypes.c_float, ctypes.c_double}
+
+
 def fitting(kind: Any, value: Any, name: str) -> Any:
     """`value`, or ArgumentError: ctypes would cut a number that is too large, and C text at NUL."""
+    if isinstance(value, (str, type(None))) and (kind in _REAL or kind in _WHOLE):
+        raise ArgumentError(f"{name} is {value!r}; nothing was done. Give a number.")
     if isinstance(value, bytes) and b"\0" in value:
         raise ArgumentError(f"{name} is {value!r}, which C would cut at NUL; nothing was done.")
     if kind in _WHOLE and isinstance(value, int):

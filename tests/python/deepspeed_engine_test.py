@@ -532,6 +532,10 @@ class WhatCannotBe(Engines):
         self.refused(ValueError, "no JSON", config=str(file))
         file.write_text("[]", encoding="utf-8")
         self.refused(ValueError, "holds a list", config=file)
+        wrong = self.config(headrace={"typo": 1})
+        file.write_text(json.dumps(wrong), encoding="utf-8")
+        for given, name in ((str(file), file), (wrong, "config")):
+            self.refused(ValueError, f"^{name}: headrace.typo: unknown key", config=given)
         self.refused(ValueError, "enables fp16 and bf16",
                      config=self.config(fp16={"enabled": True}, bf16={"enabled": True}))
         self.refused(ValueError, "fp16.hysteresis is 'auto'", config=self.config(

@@ -417,6 +417,44 @@ class Errors(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, "Nothing was stored"):
                     engine.store("g.w", into=into)
 
+    def test_in_settings_name_what_was_given(self):
+        for give, words in (
+                (lambda: headrace.Engine({"headrace": {"a": 1, "b": 2}}),
+                 r"^settings: headrace.a: unknown key.*\nsettings: headrace.b: "),
+                (lambda: headrace.Engine({"headrace": {"a": float("nan")}}), "^settings: not JSON"),
+                (lambda: headrace.Engine({"headrace": {1j}}), "cannot be written as JSON: {1j}"),
+                (lambda: headrace.Engine(nvme=""), "^nvme is ''; nothing was made"),
+                (lambda: headrace.Engine(nvme=5), "^nvme is 5; nothing was made")):
+            with self.assertRaisesRegex(ValueError, words):
+                give()
+        with tempfile.NamedTemporaryFile("w", dir=FOLDER, suffix=".json") as file:
+            file.write('{\n"headrace": {"a": 1}}')
+            file.flush()
+            with self.assertRaisesRegex(ValueError, f"^{file.name}:2:14: headrace.a: unknown"):
+                headrace.Engine(file.name)
+        with self.assertLogs("headrace", "WARNING") as logged:
+            with headrace.Engine({"wall_clock_breakdown": True}) as engine:
+                engine.add_group("g", {"w": ((4,), "f32")})
+                engine.freeze()
+        self.assertIn("settings: no effect here: wall_clock_breakdown", logged.output[0])
+
+    def test_are_not_needed_for_paths_in_settings(self):
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            place = {"device": "nvme", "nvme_path": pathlib.Path(folder)}
+            with headrace.Engine({"zero_optimization": {"offload_optimizer": place}}) as engine:
+                self.assertEqual(engine.settings()["headrace"]["nvme_paths"], [folder])
+
+    def test_name_what_is_no_number(self):
+        engine, _ = vector_engine()
+        with engine:
+            for call, name in ((lambda: engine.step("0.1"), "learning_rate"),
+                               (lambda: engine.step(None), "learning_rate"),
+                               (lambda: engine.set_step_count("g.w", "1"), "set_step_count")):
+                with self.assertRaisesRegex(ValueError, f"{name} is .*Give a number"):
+                    call()
+        with headrace.Engine() as other, self.assertRaisesRegex(ValueError, "beta1 is 'x'"):
+            other.add_hyperparameters(beta1="x")
+
     def test_name_shapes_overrides_and_gpus_that_are_none(self):
         with headrace.Engine() as engine:
             for given in ((4, "f32"), ((4,), ["f32"])):
@@ -515,6 +553,19 @@ class Life(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True,
                               check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_process_may_end_with_updates_pending(self):
+        text = ("import headrace, sys\ne = headrace.Engine(%r)\n"
+                "g = e.add_group('g', {'w': ((1 << 20,), 'f32')})\ne.freeze()\n"
+                "g.load(lambda n, v: None)\ne.add_gradient('g.w', bytes(1 << 22), 'f32')\n"
+                "e.step()\nsys.exit(3)")
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            settings = {**on_nvme(folder), "headrace": {"update_mode": "defer"}}
+            done = subprocess.run([sys.executable, "-c", text % settings], capture_output=True,
+                                  text=True, check=False, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (3, ""))
+            self.assertEqual([file for file in pathlib.Path(folder).rglob("*")
+                              if file.is_file()], [])
 
     def test_lines_go_to_logging_and_not_to_stderr(self):
         text = ("import headrace\ne = headrace.Engine({'dump_state': True})\n"

@@ -115,6 +115,12 @@ class Case(unittest.TestCase):
         self.addCleanup(optimizer.close)
         return model, optimizer
 
+    def file_of(self, text):
+        path = f"{self.folder}/{len(os.listdir(self.folder))}.json"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
     def train(self, model, optimizer, steps=3, accumulation=1, max_norm=None, loss=loss_of):
         seen = []
         for step in range(steps):
@@ -1118,7 +1124,11 @@ class Life(Case):
         part = [{"params": [model.layers[0].up.weight]}]
         for arguments, options, text in (
                 ((), {"nvme": self.folder + "/missing"}, "missing"),
-                (({"zero_optimisation": {}},), {}, "zero_optimization"),
+                ((), {"nvme": ""}, "^nvme is ''; the model is as it was"),
+                (({"zero_optimisation": {}},), {}, "^config: zero_opt.*zero_optimization"),
+                ((self.file_of('{"zero_optimisation": {}}'),), {}, "^/.*/0.json: zero_opt"),
+                ((self.file_of("{"),), {}, "^/.*/1.json is no JSON"),
+                ((), {"lr": "x"}, "^lr is 'x' in param_groups"),
                 (({"gradient_clipping": 1.0},), {}, "gradient_clipping"),
                 (({"scheduler": {"type": "WarmupLR"}},), {}, "scheduler"),
                 (({"optimizer": {"type": "OneBitAdam"}},), {}, "onebitadam"),

@@ -1012,6 +1012,27 @@ class References(Case):
         train(other, follower, 2, seed=9)
         self.assert_same(weights_of(other), weights_of(model))
 
+    def test_functions_of_torch_that_would_lose_a_reference_get_the_state(self):
+        import torch.distributed.checkpoint.state_dict as functions
+        model, optimizer = self.trained()
+        saved = copy.deepcopy(functions.get_optimizer_state_dict(model, optimizer))
+        self.assertEqual(os.listdir(self.folder.name), [])
+        again = model_of()
+        again.load_state_dict(model.state_dict())
+        follower = self.adamw(again.parameters(), snapshots=self.folder.name + "/new")
+        functions.set_optimizer_state_dict(again, follower, saved)
+        expected = train(model, optimizer, 3, seed=9)
+        self.assertEqual(train(again, follower, 3, seed=9), expected)
+        self.assert_same(moments_of(follower), moments_of(optimizer))
+
+    def test_a_flattened_state_is_refused_with_advice(self):
+        import torch.distributed.checkpoint.state_dict as functions
+        model, optimizer = self.trained()
+        options = functions.StateDictOptions(flatten_optimizer_state_dict=True)
+        saved = functions.get_optimizer_state_dict(model, optimizer, options=options)
+        with self.assertRaisesRegex(headrace.ArgumentError, "lacks exp_avg.*do not flatten it"):
+            functions.set_optimizer_state_dict(model, optimizer, saved, options=options)
+
     def test_one_snapshot_serves_until_the_next_step(self):
         model, optimizer = self.trained()
         first = optimizer.state_dict()
@@ -1252,6 +1273,36 @@ class Refusals(Case):
             with self.assertRaisesRegex(ValueError, f"config has {next(iter(config))}, .*not made"):
                 AdamW([torch.nn.Parameter(torch.zeros(1))], config=config)
 
+    def test_of_settings_come_before_the_first_step(self):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        missing = {"device": "nvme", "nvme_path": self.folder.name + "/none"}
+        for options, words in (
+                ({"config": {"headrace": {"host_buget_bytes": 1}}},
+                 "^config: headrace.host_buget_bytes: unknown key; did you mean"),
+                ({"config": {"zero_optimization": {"offload_optimizer": missing}}},
+                 "^nvme_path is .*/none, and no file can be made"),
+                ({"config": {"zero_optimization": {"offload_param": missing}}},
+                 "^nvme_path is .*/none, and no file can be made"),
+                ({"nvme": ""}, "^nvme is ''; the optimizer was not made"),
+                ({"nvme": 5}, "^nvme is 5; the optimizer was not made"),
+                ({"snapshots": ""}, "^snapshots is ''; the optimizer was not made")):
+            with self.assertRaisesRegex((ValueError, OSError), words):
+                AdamW([parameter], **options)
+
+    def test_name_options_that_are_no_numbers(self):
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        for options, words in (
+                ({"lr": "1e-3"}, r"^lr is '1e-3' in param_groups\[0\]; nothing was done"),
+                ({"lr": None}, "^lr is None"), ({"lr": torch.ones(2)}, r"^lr is tensor\("),
+                ({"betas": 0.9}, r"^betas is 0.9 in param_groups\[0\]"),
+                ({"betas": (0.9, "x")}, "^beta2 is 'x'"), ({"betas": (0.9,)}, "^betas is"),
+                ({"weight_decay": [1]}, r"^weight_decay is \[1\]")):
+            with self.assertRaisesRegex(headrace.ArgumentError, words):
+                AdamW([parameter], **options)
+        optimizer = AdamW([parameter], lr=0.1)
+        with self.assertRaisesRegex(headrace.ArgumentError, r"^lr is 'x' in param_groups\[1\]"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": "x"})
+
     def test_are_not_needed_for_a_folder_below_home_or_a_changed_directory(self):
         before = os.getcwd()
         self.addCleanup(os.chdir, before)
@@ -1479,6 +1530,40 @@ class Faults(Case):
 
 
 class Process(Case):
+    def test_a_hundred_optimizers_leave_no_descriptor_thread_or_file(self):
+        def held():
+            return [len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")]
+
+        for number in range(100):
+            if number == 1:
+                before = held()
+            parameter = torch.nn.Parameter(torch.ones(10))
+            optimizer = AdamW([parameter], nvme=self.folder.name)
+            parameter.grad = torch.ones(10)
+            optimizer.step()
+            if number % 2:
+                optimizer.close()
+            del optimizer  # the collector ends it
+        self.assertEqual(held(), before)
+        self.assertEqual(os.listdir(self.folder.name), [])
+
+    @unittest.skipIf(DEVICE == "cuda", "CUDA serves no forked process")
+    def test_a_step_in_a_forked_child_is_refused_and_the_parent_goes_on(self):
+        parameter = torch.nn.Parameter(torch.ones(10))
+        optimizer = self.adamw([parameter], lr=0.5, nvme=self.folder.name)
+        parameter.grad = torch.ones(10)
+        optimizer.step()
+        child = os.fork()
+        if child == 0:
+            try:
+                optimizer.step()
+            except headrace.WrongState as error:
+                os._exit(0 if "forked child" in str(error) else 1)
+            os._exit(2)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        optimizer.step()
+        self.assertEqual(optimizer.state[parameter]["step"].item(), 2)
+
     @unittest.skipIf(DEVICE == "cuda", "CUDA serves no forked process")
     def test_forked_data_loaders_read_the_weights(self):
         model = model_of()
@@ -1529,6 +1614,7 @@ class Process(Case):
             optimizer.step()
         setattr(part, place, original)
         self.assert_same(weights_of(model), weights_of(other))
+        self.assertEqual({values["step"].item() for values in optimizer.state.values()}, {2})
         steps = [values["step"].item() for values in optimizer.state_dict()["state"].values()]
         self.assertEqual(steps, [2, 2, 2, 2])
         optimizer.zero_grad()

@@ -33,10 +33,20 @@ class Loop:
     loss_scale: NoScale
 
 
+def _given(args: Any, config: Any, config_params: Any) -> list:
+    return [one for one in (config, config_params, getattr(args, "deepspeed_config", None))
+            if one is not None]
+
+
+def name_of(args: Any, config: Any, config_params: Any) -> Any:
+    """For the errors in it."""
+    found = _given(args, config, config_params)[0]
+    return "config" if isinstance(found, Mapping) or not os.path.exists(found) else found
+
+
 def read(args: Any, config: Any, config_params: Any) -> dict:
     """From wherever deepspeed.initialize() takes it."""
-    given = [one for one in (config, config_params, getattr(args, "deepspeed_config", None))
-             if one is not None]
+    given = _given(args, config, config_params)
     if not given:
         raise ArgumentError("initialize() was given no config; the model is as it was. Give "
                             "config=\"ds.json\", or a dict.")

@@ -10,6 +10,7 @@ from typing import Any, Callable, Mapping, Optional
 import torch
 
 from .._errors import ArgumentError, PeerLost, Unsupported
+from .._settings import called
 from ..torch import offload as rooms
 from ..torch._part import NAMES
 from ..torch.offload import _given_optimizer, _settings
@@ -47,7 +48,8 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
             model.requires_grad_(False)
         made = None
         try:
-            made = _offloaded(model, optimizer, model_parameters, rest, ranks)
+            with called(_config.name_of(args, config, config_params)):
+                made = _offloaded(model, optimizer, model_parameters, rest, ranks)
             schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains \
                 else None
             loader = _loader_of(training_data, loop, ranks, collate_fn)

@@ -52,6 +52,11 @@ def check_state(state: Mapping[int, Mapping], parameters: Sequence[torch.Tensor]
             _check_tensor(index, name, values[name], parameters[index].shape)
 
 
+# torch asks `state` of the optimizer for names, and it has only `step`.
+_FLAT = (", and do not flatten it: torch's set_optimizer_state_dict() with "
+         "flatten_optimizer_state_dict=True takes only step of it")
+
+
 def _check_rule(index: int, values: Mapping, needed: set, foreign: set, rule: str) -> None:
     missing = needed - set(values)
     # torch's SGD without momentum saves a momentum_buffer of None.
@@ -60,7 +65,7 @@ def _check_rule(index: int, values: Mapping, needed: set, foreign: set, rule: st
         what = f"lacks {', '.join(sorted(missing))}" if missing else \
             f"has {', '.join(sorted(others))}" if others else "is of amsgrad"
         raise ArgumentError(f"the state of parameter {index} {what}; nothing was loaded. Load the "
-                            f"state of {rule}.")
+                            f"state of {rule}{_FLAT if set(values) == {'step'} else ''}.")
 
 
 def _check_tensor(index: int, name: str, values: Any, shape: torch.Size) -> None:

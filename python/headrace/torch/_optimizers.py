@@ -3,14 +3,18 @@
 they came; each is updated by an engine, or in memory without one."""
 from __future__ import annotations
 
+import contextlib
 import copy
-import os
+import sys
 from collections import Counter
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
-from .._errors import ArgumentError, NotFinite, WrongState
+from .._engine import resolved
+from .._errors import ArgumentError, Error, NotFinite, WrongState
+from .._library import unbroken
+from .._settings import called, whole_path
 from ._engine_part import EnginePart
 from ._given_state import by_number, check_groups, check_state
 from ._memory_part import MemoryPart
@@ -25,8 +29,18 @@ _OF_A_TRAINER = {
     "gradient_accumulation_steps": "Call step() after several backward passes.",
     "optimizer": "Give its parameters to the optimizer.",
     "scheduler": "Use one of torch.optim.lr_scheduler."}
-def _whole_path(folder: Optional[str]) -> Optional[str]:
-    return None if folder is None else os.path.abspath(os.path.expanduser(os.fspath(folder)))
+def _whole_path(folder: Any, argument: str) -> Optional[str]:
+    return None if folder is None else whole_path(folder, argument, "the optimizer was not made")
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises what the first step() would."""
+    with called("config"):
+        whole = resolved(settings)
+    if any(tier["device"] == "nvme" for key, tier in whole["zero_optimization"].items()
+           if key.startswith("offload_")):
+        for path in whole["headrace"]["nvme_paths"]:
+            check_folder(_whole_path(path, "nvme_path"), "nvme_path")
 
 
 def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
@@ -51,6 +65,23 @@ def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
     return settings
 
 
+# They name the state's parameters, and drop what else a state_dict has, such as a reference.
+_NAMES_PARAMETERS = {"torch.distributed.checkpoint.state_dict",
+                     "torch.distributed.fsdp.fully_sharded_data_parallel"}
+
+
+def _is_for_parameters_by_name() -> bool:
+    """Whether such a function calls the caller, perhaps through a wrapped optimizer."""
+    frame = sys._getframe(1).f_back
+    for _ in range(3):
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") in _NAMES_PARAMETERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Offloaded(torch.optim.Optimizer):
     """What the optimizers have in common. A rule gives _RULE, _CONTENTS and _constants()."""
 
@@ -62,10 +93,12 @@ class Offloaded(torch.optim.Optimizer):
     def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
                  config: Optional[Mapping[str, Any]], snapshots: Optional[str]) -> None:
         self._options = set(defaults) - {"maximize", "decoupled_weight_decay"}  # older torch's lack
-        self._folder = _whole_path(nvme)  # of the files behind state_dict() too
+        self._folder = _whole_path(nvme, "nvme")  # of the files behind state_dict() too
         self._settings = _merged(config or {}, self._RULE, self._folder)
         check_folder(self._folder, "nvme")
-        self._snapshots = Snapshots(_whole_path(snapshots))
+        if config:
+            _check_settings(self._settings)
+        self._snapshots = Snapshots(_whole_path(snapshots, "snapshots"))
         self._parts: list[Part] = []
         self._part_of: dict[torch.Tensor, Part] = {}
         # Parameters without elements (on this rank) have no part. torch counts their steps too, and
@@ -125,16 +158,23 @@ class Offloaded(torch.optim.Optimizer):
         constants = self._all_constants()
         self._snapshots.outdate()
         try:
-            updated = [parameter for part in self._parts for parameter in part.step(constants)]
+            self._update(constants)
         except NotFinite as error:
             told = self._not_finite_of(error)
             if told is error:
                 raise
             raise told from error
+        except BaseException:  # such as Ctrl-C, which is raised once an update has ended
+            with contextlib.suppress(Error):
+                unbroken(lambda: self._show_steps(self._flat()))
+            raise
+        return loss
+
+    def _update(self, constants: Mapping[torch.Tensor, dict]) -> None:
+        updated = [parameter for part in self._parts for parameter in part.step(constants)]
         if updated or not self._parts:
             updated += self._count_empty()
         self._show_steps(updated)
-        return loss
 
     def _count_empty(self) -> list:
         empty = [entry.parameter for entry in self._all_entries()
@@ -229,8 +269,9 @@ class Offloaded(torch.optim.Optimizer):
     # ---- state ----
     def state_dict(self) -> dict:
         """Without `snapshots`, full_state_dict(). With it: saves the state below that folder, and
-        gives a reference to it and the param_groups. Before the first step, there is no state."""
-        if not self._snapshots.wanted or not self._parts:
+        gives a reference to it and the param_groups. Before the first step, there is no state.
+        torch.distributed.checkpoint, which would lose the reference, gets full_state_dict()."""
+        if not self._snapshots.wanted or not self._parts or _is_for_parameters_by_name():
             return self.full_state_dict()
         for part in self._parts:
             part.refuse_other_forms()
@@ -258,11 +299,20 @@ class Offloaded(torch.optim.Optimizer):
     def _flat(self) -> list:
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
-    def _contents(self, parameter: torch.Tensor) -> dict:
+    def names_of_state(self) -> Iterator[tuple[torch.Tensor, list]]:
+        """By parameter that is trained, what full_state_dict() has once it has been updated."""
+        for parameter in self._flat():
+            if parameter.requires_grad:
+                yield parameter, ["step", *self._contents_of(parameter)]
+
+    def _contents_of(self, parameter: torch.Tensor) -> dict:
         """Moments, and the master of a 16-bit weight, which torch does not have."""
         masters = {} if parameter.dtype == torch.float32 else {"master": "master"}
+        return {**self._CONTENTS, **masters}
+
+    def _contents(self, parameter: torch.Tensor) -> dict:
         tensors = {}
-        for name, content in {**self._CONTENTS, **masters}.items():
+        for name, content in self._contents_of(parameter).items():
             space = space_for(self._folder, local(parameter.detach()).shape, torch.float32)
             if parameter in self._part_of:
                 self._part_of[parameter].store(parameter, content, space)

@@ -19,19 +19,38 @@ from ._optimizers import Offloaded
 _SHORT = {"learning_rate_scale": "lr", "learning_rate_decay": "lr_decay"}
 
 
+def _float_of(value: Any) -> float:
+    """NaN for what is no number. A text is none, even if it spells one: schedulers multiply."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several numbers
+        return math.nan
+
+
 class _Rule(Offloaded):
     def _checked(self, group: Mapping[str, Any], **values: Any) -> dict:
         """As floats from 0 on; betas below 1. An engine has them in f32."""
-        floats = {name: float(value) for name, value in values.items()}
+        floats = {name: _float_of(value) for name, value in values.items()}
         for name, value in floats.items():
             below = 1.0 if name.startswith("beta") else math.inf
             if not 0.0 <= value or ctypes.c_float(value).value >= below:
-                number = next(i for i, one in enumerate(self.param_groups) if one is group)
                 raise ArgumentError(
-                    f"{_SHORT.get(name, name)} is {value} in param_groups[{number}]; nothing was "
-                    "done. Give a number from 0 on that float32 can hold, and betas that it holds "
-                    "below 1.")
+                    f"{_SHORT.get(name, name)} is {values[name]!r} in {self._place_of(group)}; "
+                    "nothing was done. Give a number from 0 on that float32 can hold, and betas "
+                    "that it holds below 1.")
         return floats
+
+    def _place_of(self, group: Mapping[str, Any]) -> str:
+        number = next(i for i, one in enumerate(self.param_groups) if one is group)
+        return f"param_groups[{number}]"
+
+    def _betas(self, group: Mapping[str, Any]) -> dict:
+        try:
+            beta1, beta2 = group["betas"]
+        except (TypeError, ValueError):
+            raise ArgumentError(f"betas is {group['betas']!r} in {self._place_of(group)}; nothing "
+                                "was done. Give two numbers.") from None
+        return {"beta1": beta1, "beta2": beta2}
 
 
 class Adam(_Rule):
@@ -53,9 +72,8 @@ class Adam(_Rule):
         if group.get("amsgrad"):
             raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
                               "out, or use torch.optim.")
-        beta1, beta2 = group["betas"]
-        values = self._checked(group, learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
-                                    eps=group["eps"], weight_decay=group["weight_decay"])
+        values = self._checked(group, learning_rate_scale=group["lr"], **self._betas(group),
+                               eps=group["eps"], weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}
 
 
@@ -106,9 +124,8 @@ class Lion(_Rule):
                                   "maximize": maximize}, nvme, config, snapshots)
 
     def _constants(self, group: Mapping[str, Any]) -> dict:
-        beta1, beta2 = group["betas"]
-        values = self._checked(group, learning_rate_scale=group["lr"], beta1=beta1, beta2=beta2,
-                          weight_decay=group["weight_decay"])
+        values = self._checked(group, learning_rate_scale=group["lr"], **self._betas(group),
+                               weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}
 
 

@@ -10,12 +10,14 @@ torch does not document.
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any, Iterable, Iterator, Optional, Union
 
 import torch
 
 from ..._collective import Collective
 from ..._errors import ArgumentError, WrongState
+from ..._settings import called
 from . import _blocks, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live
@@ -43,7 +45,9 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
         _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
         made = _made(rule, params if params is not None else list(model.named_parameters()),
                      {"snapshots": snapshots, **options})
-        with torch.inference_mode(False):  # tensors that are made within it could not be trained
+        name = config if isinstance(config, (str, os.PathLike)) else "config"
+        # Tensors that are made in inference mode could not be trained.
+        with called(name), torch.inference_mode(False):
             made.adopt(of_model, settings, folder)
         return model, made
 

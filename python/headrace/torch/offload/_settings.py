@@ -8,6 +8,7 @@ import os
 from typing import Any, Mapping, Optional, Union
 
 from ..._errors import ArgumentError
+from ..._settings import whole_path
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 
 RULES = {"adamw": AdamW, "adam": Adam, "adagrad": Adagrad, "lion": Lion, "sgd": SGD}
@@ -20,8 +21,7 @@ _OF_A_TRAINER = {
 def read(config: Any) -> dict:
     """A dict of settings, or a file of them."""
     if isinstance(config, (str, os.PathLike)):
-        with open(config, encoding="utf-8") as file:
-            config = json.load(file)
+        config = _from_file(config)
     if not isinstance(config, (Mapping, type(None))):
         raise ArgumentError(f"config is a {type(config).__name__}; the model is as it was. Give a "
                             "dict or the path of a JSON file.")
@@ -35,13 +35,22 @@ def read(config: Any) -> dict:
     return settings
 
 
+def _from_file(path: Any) -> Any:
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except ValueError as error:
+            raise ArgumentError(f"{path} is no JSON: {error}; the model is as it was. Correct the "
+                                "file.") from error
+
+
 def place(settings: dict, nvme: Optional[str],
           host_budget: Union[int, str, None]) -> Optional[str]:
     """Adds what the arguments say. Returns the folder for the files of state_dict(); None: it
     takes memory."""
     zero = settings.setdefault("zero_optimization", {})
     if nvme is not None:
-        nvme = os.path.abspath(os.path.expanduser(os.fspath(nvme)))
+        nvme = whole_path(nvme, "nvme", "the model is as it was")
         for key in ("offload_optimizer", "offload_param"):
             _set_once(zero, key, {"device": "nvme", "nvme_path": nvme}, "nvme")
     if host_budget is not None:
