@@ -126,11 +126,8 @@ class Offloaded(torch.optim.Optimizer):
         self._snapshots.outdate()
         try:
             updated = [parameter for part in self._parts for parameter in part.step(constants)]
-        except NotFinite as error:
-            told = self._not_finite_of(error)
-            if told is error:
-                raise
-            raise told from error
+        except NotFinite as error:  # its advice is for the engine's caller
+            raise self._not_finite_of(error) from error
         if updated or not self._parts:
             updated += self._count_empty()
         self._show_steps(updated)
@@ -174,11 +171,15 @@ class Offloaded(torch.optim.Optimizer):
         return non_finite(self._part_of)
 
     def _not_finite_of(self, error: NotFinite) -> NotFinite:
-        """The engine's advice is for its caller."""
+        del error
         return self._not_finite(self._first_non_finite())
 
     def _not_finite(self, found: Optional[torch.Tensor]) -> NotFinite:
-        name = next((entry.name for entry in self._all_entries() if entry.parameter is found), "?")
+        return self._not_finite_in(next(
+            (entry.name for entry in self._all_entries() if entry.parameter is found), "?"))
+
+    @staticmethod
+    def _not_finite_in(name: str) -> NotFinite:
         return NotFinite(
             f"the gradient of '{name}' holds NaN or infinity; nothing was updated. Lower the rate, "
             'scale the loss, or skip such steps: config={"headrace": {"non_finite": "skip"}}.')
