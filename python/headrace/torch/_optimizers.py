@@ -159,11 +159,8 @@ class Offloaded(torch.optim.Optimizer):
         self._snapshots.outdate()
         try:
             self._update(constants)
-        except NotFinite as error:
-            told = self._not_finite_of(error)
-            if told is error:
-                raise
-            raise told from error
+        except NotFinite as error:  # its advice is for the engine's caller
+            raise self._not_finite_of(error) from error
         except BaseException:  # such as Ctrl-C, which is raised once an update has ended
             with contextlib.suppress(Error):
                 unbroken(lambda: self._show_steps(self._flat()))
@@ -214,11 +211,15 @@ class Offloaded(torch.optim.Optimizer):
         return non_finite(self._part_of)
 
     def _not_finite_of(self, error: NotFinite) -> NotFinite:
-        """The engine's advice is for its caller."""
+        del error
         return self._not_finite(self._first_non_finite())
 
     def _not_finite(self, found: Optional[torch.Tensor]) -> NotFinite:
-        name = next((entry.name for entry in self._all_entries() if entry.parameter is found), "?")
+        return self._not_finite_in(next(
+            (entry.name for entry in self._all_entries() if entry.parameter is found), "?"))
+
+    @staticmethod
+    def _not_finite_in(name: str) -> NotFinite:
         return NotFinite(
             f"the gradient of '{name}' holds NaN or infinity; nothing was updated. Lower the rate, "
             'scale the loss, or skip such steps: config={"headrace": {"non_finite": "skip"}}.')

@@ -126,7 +126,8 @@ class Offload:
         values = {slot.name: slot.parameter.data.resolve_conj().resolve_neg().cpu()
                   for slot in group.slots}
         if self.ranks.several:
-            self.ranks.refuse_other_values(quoted(group.name), _values.checksum(values.values()))
+            self.ranks.refuse_other_values([slot.full_name for slot in group.slots],
+                                           list(map(_values.checksum, values.values())))
         group.group.load({name: memory_of(tensor) for name, tensor in values.items()})
         unbroken(park)
 

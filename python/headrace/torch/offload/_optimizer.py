@@ -2,6 +2,7 @@
 """The optimizer of an offloaded model: headrace.torch's, whose only part is the model's engine."""
 from __future__ import annotations
 
+import re
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import torch
@@ -83,8 +84,11 @@ class OfModel(Offloaded):
         return self._offload.intake.non_finite()
 
     def _not_finite_of(self, error: NotFinite) -> NotFinite:
-        # Of the sum over ranks, this rank knows only what the engine says.
-        return error if self._offload.ranks.several else super()._not_finite_of(error)
+        if not self._offload.ranks.several:
+            return super()._not_finite_of(error)
+        # Of the sum over ranks, this rank knows what the engine says.
+        found = re.match("the gradient of '(.*)' holds ", str(error))
+        return error if found is None else self._not_finite_in(found[1])
 
     @property
     def _offload(self) -> Offload:

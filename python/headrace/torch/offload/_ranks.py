@@ -16,6 +16,7 @@ import struct
 import sys
 import warnings
 import weakref
+import zlib
 from typing import Callable, Iterator, Optional
 
 import torch
@@ -25,7 +26,7 @@ from ..._engine import Engine
 from ..._errors import ArgumentError, PeerLost, Unsupported, WrongState
 from .._process_group import ProcessGroup
 
-_TOLD = struct.Struct("<BQ400s")  # whether it failed, a checksum of values, the cause
+_TOLD = struct.Struct("<B400s")  # whether it failed, and the cause
 _PIECE_BYTES = 1 << 20
 
 
@@ -87,34 +88,38 @@ class Ranks:
             self._own.close()
 
     # ---- what they tell each other: collective ----
-    def refuse_other_values(self, what: str, checksum: int) -> None:
+    def refuse_other_values(self, names: list[str], checksums: list[int]) -> None:
         """Before the engine takes them: each rank gives it a part of its own values."""
-        self._refuse_others(what, [int.from_bytes(one, "little") for one in self._exchanged(
-            checksum.to_bytes(8, "little"))])
+        packed = struct.pack(f"<{len(checksums)}I", *checksums)
+        told = self._exchanged(zlib.crc32(packed).to_bytes(4, "little"))
+        if any(one != told[0] for one in told):
+            self._refuse_others(names, self._exchanged(packed))
 
-    def end_change(self, what: str, checksum: int, error: Optional[BaseException]) -> None:
-        """Where it ends, also by an exception: raises on every rank, or on none."""
+    def _refuse_others(self, names: list[str], packed: list[bytes]) -> None:
+        size = len(packed[0]) // len(names)
+        for number, name in enumerate(names):
+            place = slice(number * size, (number + 1) * size)
+            rank = next((rank for rank, one in enumerate(packed)
+                         if one[place] != packed[0][place]), None)
+            if rank is None:
+                continue
+            self._of_all = ArgumentError(
+                f"'{name}' has other values on rank {rank} than on rank 0, and the ranks keep "
+                "parts of one model; nothing was taken. Let all ranks load or make the same "
+                "values, such as after torch.manual_seed(0).")
+            raise self._of_all
+
+    def end_change(self, what: str, error: Optional[BaseException]) -> None:
+        """Where it ends, also by an exception: raises on the other ranks if it does on one."""
         text = "" if error is None else _cause(error)
-        mine = _TOLD.pack(error is not None, checksum, text.encode()[:400])
-        told = [_TOLD.unpack(one) for one in self._exchanged(mine)]
-        if error is not None:
-            return  # the caller raises it
-        for rank, (failed, _, cause) in enumerate(told):
-            if failed:
+        told = [_TOLD.unpack(one) for one in self._exchanged(
+            _TOLD.pack(error is not None, text.encode()[:400]))]
+        for rank, (failed, cause) in enumerate(told):
+            if failed and error is None:
                 words = cause.rstrip(b"\0").decode("utf-8", "replace")
                 raise WrongState(f"rank {rank} ended the change of {what} by an exception "
                                  f"({words}); no rank changed anything. Let all ranks change the "
                                  "same values.")
-        self._refuse_others(what, [values for _, values, _ in told])
-
-    def _refuse_others(self, what: str, checksums: list) -> None:
-        for rank, checksum in enumerate(checksums):
-            if checksum != checksums[0]:
-                self._of_all = ArgumentError(
-                    f"{what} has other values on rank {rank} than on rank 0, and the ranks keep "
-                    "parts of one model; nothing was taken. Let all ranks load or make the same "
-                    "values, such as after torch.manual_seed(0).")
-                raise self._of_all
 
     def refuse_unknown(self, rank: Optional[int]) -> None:
         if self.several and rank is not None and rank not in range(self.world_size):

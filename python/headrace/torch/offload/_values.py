@@ -54,15 +54,12 @@ def read_scope(offload: "Offload", parameters: list) -> Iterator[None]:
 
 
 def _checksum(slot: Slot) -> int:
-    return checksum([slot.parameter.detach().cpu()])
+    return checksum(slot.parameter.detach().cpu())
 
 
-def checksum(tensors: Iterable[torch.Tensor]) -> int:
-    """Of the bytes of row-major tensors in host memory."""
-    found = 0
-    for tensor in tensors:
-        found = zlib.crc32(memory_of(tensor), found)
-    return found
+def checksum(tensor: torch.Tensor) -> int:
+    """Of the bytes of a row-major one in host memory."""
+    return zlib.crc32(memory_of(tensor))
 
 
 @contextlib.contextmanager
@@ -99,17 +96,19 @@ def _taken_together(offload: "Offload", slots: list, of_rank: Optional[int]) -> 
     except BaseException as error:
         if ranks.several and not isinstance(error, PeerLost):
             with contextlib.suppress(PeerLost):  # what came first is the cause
-                ranks.end_change(what, 0, error)
+                ranks.end_change(what, error)
         raise
     if not ranks.several:
         return
     for slot in slots:
         slot.parameter.data = slot.parameter.data.contiguous()
-    values = checksum(slot.parameter.data for slot in slots) if of_rank is None else 0
-    ranks.end_change(what, values, None)
-    if of_rank is not None:
-        for slot in slots:
-            ranks.values_of(of_rank, slot.parameter.data)
+    ranks.end_change(what, None)
+    if of_rank is None:
+        ranks.refuse_other_values([slot.full_name for slot in slots],
+                                  [checksum(slot.parameter.data) for slot in slots])
+        return
+    for slot in slots:
+        ranks.values_of(of_rank, slot.parameter.data)
 
 
 def _named(slots: list) -> str:
