@@ -17,7 +17,7 @@ from .._errors import PeerLost, WrongState
 
 
 _STORE_IS_GONE = (RuntimeError, ValueError)  # with its rank, or with all of torch's groups
-_HEARD_SECONDS = 2.0  # at most, that a rank which fails waits for the others to read why
+_HEARD_SECONDS = 10.0  # at most, that a rank which fails waits for the others to read why
 _END = "; no rank can go on without it. Start all of them again."
 
 
@@ -36,13 +36,25 @@ class ProcessGroup(Collective):
             raise WrongState("torch.distributed is not initialized, so there are no ranks; nothing "
                              "was made. Call torch.distributed.init_process_group(\"gloo\") first, "
                              "or leave collective out for one rank.")
-        if group is None:
+        made = group is None
+        if made:
             group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
         self._group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self._ranks = dist.get_process_group_ranks(group)
         self._name = group.group_name
         self._ended: Optional[str] = None
+        if made:
+            self._wait_for_all(timeout)
+
+    def _wait_for_all(self, timeout: float) -> None:
+        """A rank that failed before the others are connected would end their connecting, and they
+        would not learn why."""
+        key = f"headrace/{self._name}/connected"
+        _store().add(key, 1)
+        end = time.monotonic() + timeout
+        while _store().add(key, 0) < self.world_size and time.monotonic() < end:
+            time.sleep(0.002)
 
     def all_to_all_v(self, what: str, give: Sequence[memoryview],
                      take: Sequence[memoryview]) -> None:
