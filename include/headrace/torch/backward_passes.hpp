@@ -179,8 +179,8 @@ class BackwardPasses {
   bool end_if_done(std::vector<Hold>::iterator hold) {
     if (hold->arrived != hold->expected) return false;
     const bool all_trained = hold->expected == hold->group->parameters().size();
-    const bool inputs_came = !hold->calls.empty() && hold->all_inputs &&
-                             hold->inputs_arrived == hold->inputs_expected;
+    const bool inputs_came =
+        !hold->calls.empty() && hold->all_inputs && hold->inputs_arrived == hold->inputs_expected;
     if (!all_trained && !inputs_came) return false;  // a frozen one may yet be read
     holds_.erase(hold);
     return true;
