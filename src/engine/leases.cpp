@@ -140,24 +140,32 @@ void Leases::join_section(std::uint32_t index, GroupId group, ranks::Join what, 
     return DeviceSpan{memory + shard.first_element * element_bytes, shard.elements * element_bytes};
   };
   const bool packs = p_.plan.wire.packs(section) && what == ranks::Join::kAll;
-  if (packs) packed_.begin(section, memory, p_.gather_slots.packed_memory(), stream);
   const auto passed = [&](const partition::Shard& shard) {
     return packs ? packed_.packed(shard) : span_of(shard);
   };
-  const auto shard_of = [&](std::uint32_t rank) { return p_.partition.shard_of(section, rank); };
-  if (packs) packed_.pack(section.shard);
+  if (packs) {
+    packed_.begin(section, memory, p_.gather_slots.packed_memory(), stream);
+    packed_.pack(section.shard);
+  }
   if (p_.plan.node_ranks == 0) {
     give_.clear();
     for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
-      give_.push_back(passed(shard_of(r)));
+      give_.push_back(passed(p_.partition.shard_of(section, r)));
     p_.ranks.collective().all_gather(p_.ranks.next("gather of ", group), stream, give_);
   } else if (what == ranks::Join::kAll) {
     spread_to_nodes(section, group, passed, stream);
   }
-  for (std::uint32_t r = 0; packs && r < p_.partition.world_size; ++r)
-    if (p_.plan.node_ranks == 0 || keeps(p_.partition.rank, r)) packed_.unpack(shard_of(r));
-  if (packs) packed_.end();
+  if (packs) unpack_taken(section);
   if (p_.plan.node_ranks > 0) join_within_node(section, group, span_of, stream);
+}
+
+// This rank's own shard, too, if it is among them; else it comes from the rank that keeps it.
+void Leases::unpack_taken(const partition::Section& section) {
+  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
+    if (p_.plan.node_ranks == 0 || keeps(p_.partition.rank, r))
+      packed_.unpack(p_.partition.shard_of(section, r));
+  }
+  packed_.end();
 }
 
 // With nodes: whether a rank keeps the shard of another for its node.

@@ -80,6 +80,7 @@ class Leases final : public ranks::JoinSlots {
   void meet_and_join(const Gathered& lease);
   void join_section(std::uint32_t section, GroupId group, ranks::Join what, std::byte* memory,
                     Stream stream);
+  void unpack_taken(const partition::Section& section);
   bool keeps(std::uint32_t rank, std::uint32_t shard) const noexcept;
   template <class SpanOf>
   void spread_to_nodes(const partition::Section& section, GroupId group, const SpanOf& span_of,

@@ -76,7 +76,8 @@ std::unique_ptr<Running> Startup::run() {
                                 in_.collective->rank(), in_.collective->world_size());
   residency::Plan plan = make_plan(partition);
   refuse_nodes(plan);
-  if (plan.wire.packed_parameters || plan.wire.packed_gradients) device::Packer(*in_.device);
+  if (plan.wire.packed_parameters || plan.wire.packed_gradients)
+    (void)device::Packer(*in_.device);  // which throws if the device cannot
   if (!store_ || !store_->exists()) refuse_without_room(plan);
   auto running = std::make_unique<Running>(in_, registry_, std::move(partition), std::move(plan));
   running->bookkeeping_bytes = bookkeeping_bytes(running->partition);

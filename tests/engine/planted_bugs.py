@@ -96,9 +96,10 @@ BUGS_OF_RANKS = [
      "    std::uint32_t term = terms_[group[i].index];\n",
      "    std::uint32_t term = terms_[group[i].index] + own;\n"),
     ("a rank computes with its own shard as it is stored", "src/engine/leases.cpp",
-     "keeps(p_.partition.rank, r)) packed_.unpack(shard_of(r));",
-     "keeps(p_.partition.rank, r)) r == p_.partition.rank ? void() : "
-     "packed_.unpack(shard_of(r));"),
+     "    if (p_.plan.node_ranks == 0 || keeps(p_.partition.rank, r))\n"
+     "      packed_.unpack(p_.partition.shard_of(section, r));\n",
+     "    if (r != p_.partition.rank)\n"
+     "      packed_.unpack(p_.partition.shard_of(section, r));\n"),
 ]
 # sequence_test finds it.
 BUGS_OF_SEQUENCES = [
