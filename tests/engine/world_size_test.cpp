@@ -98,9 +98,11 @@ std::vector<Row> rows_of(const WorldModel& model) {
   return rows;
 }
 
-// Four rows with several ranks for each model, or one if few are wanted; others for the next model.
+// Four rows with several ranks for each model, others for the next. If few are wanted: one, and for
+// every fourth model only.
 std::vector<Row> quantised_rows(std::size_t model) {
-  const std::size_t count = matrix_wanted() == "few" ? 1 : 4;
+  const bool few = matrix_wanted() == "few";
+  const std::size_t count = !few ? 4 : model % 4 == 0 ? 1 : 0;
   std::vector<Row> rows = all_rows();
   std::erase_if(rows, [](const Row& row) { return row.world == 1; });
   std::vector<Row> some;
@@ -204,6 +206,8 @@ TEST_P(WorldSize, ChangesNoBit) {
 // What several ranks send is rounded, the same for any number of them, on any transport.
 TEST_P(WorldSize, ChangesNoBitOfQuantisedTransfers) {
   const WorldModel& model = testing::world_models()[GetParam()];
+  const std::vector<Row> rows = quantised_rows(GetParam());
+  if (rows.empty()) GTEST_SKIP() << "few rows are wanted";
   const WorldOutcome of_two = train(model, {.over = Over::kThreads,
                                             .world = 2,
                                             .place = WorldPlace::kMemory,
@@ -213,7 +217,7 @@ TEST_P(WorldSize, ChangesNoBitOfQuantisedTransfers) {
                                             .late_device = false,
                                             .quantised = true});
   EXPECT_NE(of_two.text(), train_as_rank(model, {}, {}).text());
-  for (const Row& row : quantised_rows(GetParam())) {
+  for (const Row& row : rows) {
     SCOPED_TRACE(row.text());
     const WorldOutcome together = train(model, row);
     if (HasFailure()) break;
