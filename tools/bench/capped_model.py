@@ -10,7 +10,8 @@ saved, and compared with the same training in memory, bit for bit.
     capped_model.py compare FOLDER [--lora] [--steps N]
         the same with all in memory; exits with 1 if a tensor of FOLDER/trained differs
     capped_model.py deepspeed FOLDER --nvme DIR [--lora] [--steps N]
-        the same under DeepSpeed's ZeRO-3, parameters and optimizer state on NVMe: for its memory
+        the same under DeepSpeed's ZeRO-3, for its memory. Only the optimizer state is on NVMe: with
+        parameters there, DeepSpeed 0.19.8 ends with "Not enough buffers"
 
 Each phase prints what it took. With --lora, adapters of peft are trained beside the frozen model.
 Needs torch, transformers, peft for --lora, `headrace` (./dev makes an environment), and DeepSpeed
@@ -124,7 +125,7 @@ def with_deepspeed(options):
     drive = {"device": "nvme", "nvme_path": options.nvme}
     config = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
               "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
-              "zero_optimization": {"stage": 3, "offload_param": drive,
+              "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
                                     "offload_optimizer": drive}}
     with Phase("start"):
         deepspeed.init_distributed("gloo")
