@@ -270,7 +270,7 @@ void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream s
     if (packed_.used()) {
       add_packed_part(own, stream);
     } else {
-      add_parts(section, at, own.elements, stream);
+      add_part(own, stream);
     }
   }
 }
@@ -310,50 +310,35 @@ void GradientBucket::give_packed(std::uint32_t s, const std::byte* bucket, std::
 
 // Every rank's, in rank order.
 void GradientBucket::add_packed_part(const ShardPart& own, Stream stream) {
-  const std::uint64_t begin = own.first_element, end = begin + own.elements;
   const std::vector<ParameterId>& group = p_.registry.group({own.section.group}).parameters;
   for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
     const float* const values = packed_.unpack(r, own.elements, stream);
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      const partition::Parameter& parameter = p_.partition.parameters[group[i].index];
-      if (&p_.partition.sections[parameter.section] != &own.section) continue;
-      const std::uint64_t first = std::max(begin, parameter.first_element);
-      const std::uint64_t last = std::min(end, parameter.first_element + parameter.elements);
-      if (first >= last || !p_.ranks.present(r, i)) continue;
-      bool overwrite = in_slab_[group[i].index] == 0;
-      for (std::uint32_t before = 0; before < r; ++before)
-        overwrite = overwrite && !p_.ranks.present(before, i);
-      sums_.add(group[i], values + (first - begin), DType::kF32, first, last - first, overwrite,
-                stream);
-    }
+    each_parameter(p_, own, [&](std::size_t i, std::uint64_t first, std::uint64_t end) {
+      if (!p_.ranks.present(r, i)) return;
+      const bool overwrite = in_slab_[group[i].index] == 0 && p_.ranks.present_below(r, i) == 0;
+      sums_.add(group[i], values + (first - own.first_element), DType::kF32, first, end - first,
+                overwrite, stream);
+    });
   }
 }
 
-// `elements` of this rank's shard from element `at` of it on: every rank's, in rank order.
-void GradientBucket::add_parts(const partition::Section& section, std::uint64_t at,
-                               std::uint64_t elements, Stream stream) {
-  const DType dtype = dtype_in(section);
-  const std::uint64_t bytes = size_bytes(dtype), part_bytes = elements * bytes;
+// The same of what was not packed.
+void GradientBucket::add_part(const ShardPart& own_part, Stream stream) {
+  const DType dtype = dtype_in(own_part.section);
+  const std::uint64_t bytes = size_bytes(dtype), part_bytes = own_part.elements * bytes;
   const std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
   const std::uint32_t own = p_.partition.rank;
-  const std::uint64_t begin = section.shard.first_element + at;
-  const std::vector<ParameterId>& group = p_.registry.group({section.group}).parameters;
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    const partition::Parameter& parameter = p_.partition.parameters[group[i].index];
-    if (&p_.partition.sections[parameter.section] != &section) continue;
-    const std::uint64_t first = std::max(begin, parameter.first_element);
-    const std::uint64_t end =
-        std::min(begin + elements, parameter.first_element + parameter.elements);
-    if (first >= end) continue;
+  const std::vector<ParameterId>& group = p_.registry.group({own_part.section.group}).parameters;
+  each_parameter(p_, own_part, [&](std::size_t i, std::uint64_t first, std::uint64_t end) {
     bool overwrite = in_slab_[group[i].index] == 0;
     for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
       if (!p_.ranks.present(r, i)) continue;
       const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;
       if (r == own) part = static_cast<const std::byte*>(give_[own].data);
-      sums_.add(group[i], part + (first - begin) * bytes, dtype, first, end - first, overwrite,
-                stream);
+      sums_.add(group[i], part + (first - own_part.first_element) * bytes, dtype, first,
+                end - first, overwrite, stream);
       overwrite = false;
     }
-  }
+  });
 }
 }  // namespace headrace::ranks

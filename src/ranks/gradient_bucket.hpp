@@ -115,8 +115,7 @@ class GradientBucket {
   ShardPart part_of(const partition::Section& section, std::uint32_t rank, std::uint64_t at) const;
   void give_stored(std::uint32_t section, std::byte* bucket, std::uint64_t at);
   void give_packed(std::uint32_t section, const std::byte* bucket, std::uint64_t at, Stream stream);
-  void add_parts(const partition::Section& section, std::uint64_t at, std::uint64_t elements,
-                 Stream stream);
+  void add_part(const ShardPart& own, Stream stream);
   void add_packed_part(const ShardPart& own, Stream stream);
 
   const GradientParts& p_;

@@ -38,30 +38,24 @@ device::PackWork PackedGradients::work(std::uint8_t* packed, std::uint64_t eleme
 void PackedGradients::pack(std::uint32_t r, const ShardPart& part, const std::byte* section,
                            DType dtype, Stream stream) const {
   const std::uint32_t own = p_.partition.rank;
-  const std::uint64_t begin = part.first_element, end = begin + part.elements;
   const device::PackWork whole =
       work(static_cast<std::uint8_t*>(given(r, part.elements).data), part.elements);
   const std::vector<ParameterId>& group = p_.registry.group({part.section.group}).parameters;
-  for (std::size_t i = 0; i < group.size(); ++i) {
-    const partition::Parameter& parameter = p_.partition.parameters[group[i].index];
-    if (&p_.partition.sections[parameter.section] != &part.section) continue;
-    const std::uint64_t first = std::max(begin, parameter.first_element);
-    const std::uint64_t last = std::min(end, parameter.first_element + parameter.elements);
-    if (first >= last || !p_.ranks.present(own, i)) continue;
-    std::uint32_t term = terms_[group[i].index];
-    for (std::uint32_t before = 0; before < own; ++before)
-      term += p_.ranks.present(before, i) ? 1 : 0;
+  each_parameter(p_, part, [&](std::size_t i, std::uint64_t first, std::uint64_t end) {
+    if (!p_.ranks.present(own, i)) return;
+    const std::uint32_t parameter = group[i].index;
+    const std::uint64_t in_part = first - part.first_element;
     device::PackWork one = whole;
     one.dtype = dtype;
     one.values = const_cast<std::byte*>(section) + first * size_bytes(dtype);
-    one.elements = last - first;
-    one.codes += kernels::code_bytes(one.packing, first - begin);
-    one.scales += (first - begin) / base::kScaleElements;
-    one.first_element = first - parameter.first_element;
-    one.random_key = kernels::packing_key(p_.rounding_seed, group[i].index,
-                                          p_.update_counts[group[i].index], term);
+    one.elements = end - first;
+    one.codes += kernels::code_bytes(one.packing, in_part);
+    one.scales += in_part / base::kScaleElements;
+    one.first_element = first - p_.partition.parameters[parameter].first_element;
+    one.random_key = kernels::packing_key(p_.rounding_seed, parameter, p_.update_counts[parameter],
+                                          terms_[parameter] + p_.ranks.present_below(own, i));
     packer_->pack(stream, one);
-  }
+  });
 }
 
 const float* PackedGradients::unpack(std::uint32_t r, std::uint64_t elements, Stream stream) const {
@@ -80,10 +74,8 @@ const float* PackedGradients::unpack(std::uint32_t r, std::uint64_t elements, St
 void PackedGradients::note_added(GroupId group) {
   if (!used()) return;
   const std::vector<ParameterId>& parameters = p_.registry.group(group).parameters;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r)
-      terms_[parameters[i].index] += p_.ranks.present(r, i) ? 1 : 0;
-  }
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    terms_[parameters[i].index] += p_.ranks.present_below(p_.partition.world_size, i);
 }
 
 void PackedGradients::forget() { std::ranges::fill(terms_, 0); }

@@ -7,6 +7,7 @@
 // and the number of the term in the parameter's sum. They do not depend on the rank, so W ranks
 // make the sums of W' ranks with the same micro-batches.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,21 @@ struct ShardPart {
   std::uint64_t first_element = 0;  // in the section
   std::uint64_t elements = 0;
 };
+
+// Calls each(index in the group, first, end) for the group's parameters that have elements in the
+// part: those from `first` to `end` of the section.
+template <class Each>
+void each_parameter(const GradientParts& parts, const ShardPart& part, const Each& each) {
+  const std::uint64_t begin = part.first_element, end = begin + part.elements;
+  const std::vector<ParameterId>& group = parts.registry.group({part.section.group}).parameters;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const partition::Parameter& parameter = parts.partition.parameters[group[i].index];
+    if (&parts.partition.sections[parameter.section] != &part.section) continue;
+    const std::uint64_t first = std::max(begin, parameter.first_element);
+    const std::uint64_t last = std::min(end, parameter.first_element + parameter.elements);
+    if (first < last) each(i, first, last);
+  }
+}
 
 // Threads: as the bucket's.
 class PackedGradients {

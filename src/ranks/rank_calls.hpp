@@ -129,6 +129,12 @@ class RankCalls {
   std::span<const std::byte> attached(std::uint32_t rank) const noexcept;
   // Whether rank `rank` announced a gradient of parameter `index` of that group.
   bool present(std::uint32_t rank, std::size_t index) const noexcept;
+  // How many of the ranks below `rank` did.
+  std::uint32_t present_below(std::uint32_t rank, std::size_t index) const noexcept {
+    std::uint32_t count = 0;
+    for (std::uint32_t r = 0; r < rank; ++r) count += present(r, index) ? 1 : 0;
+    return count;
+  }
   // Collective. Throws kPeerLost and names anything that a rank registered or set differently from
   // rank 0. `settings` has a line for each, "path = value".
   void compare_registration(const std::string& settings);

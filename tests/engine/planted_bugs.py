@@ -93,8 +93,8 @@ BUGS_OF_RANKS = [
     ("a hash leaves out what lies on another rank", "src/ranks/joint_hash.cpp",
      "  hash_.set_state(from_owner.state);\n", ""),
     ("the random bits of a gradient depend on the rank", "src/ranks/packed_gradients.cpp",
-     "    std::uint32_t term = terms_[group[i].index];\n",
-     "    std::uint32_t term = terms_[group[i].index] + own;\n"),
+     "terms_[parameter] + p_.ranks.present_below(own, i)",
+     "terms_[parameter] + p_.ranks.present_below(own, i) + own"),
     ("a rank computes with its own shard as it is stored", "src/engine/leases.cpp",
      "    if (p_.plan.node_ranks == 0 || keeps(p_.partition.rank, r))\n"
      "      packed_.unpack(p_.partition.shard_of(section, r));\n",
