@@ -99,6 +99,8 @@ TEST(RankContest, MeasuresEveryCallAndSizeInEveryRoundAlikeOnAllRanks) {
     ASSERT_EQ(all[0].contest->rows.size(), 3u * 2);
     for (const RankRow& row : all[0].contest->rows) {
       EXPECT_EQ(row.ours.size(), 3u) << name_of(row.call);
+      EXPECT_EQ(row.cpu.size(), 3u) << name_of(row.call);
+      for (const double seconds : row.cpu) EXPECT_GT(seconds, 0) << name_of(row.call);
       EXPECT_EQ(row.raw.size(), 3u) << name_of(row.call);
       EXPECT_GE(row.count, 1u) << name_of(row.call);
     }
@@ -140,7 +142,8 @@ RankContest example() {
                             .piece_bytes = 1 << 20,
                             .count = 4,
                             .ours = {2e-3, 2e-3, 4e-3},
-                            .raw = {1e-3, 2e-3, 3e-3}});
+                            .raw = {1e-3, 2e-3, 3e-3},
+                            .cpu = {5e-4, 6e-4, 7e-4}});
   }
   return contest;
 }

@@ -293,14 +293,67 @@ TEST(Cost, LaterGathersStayWithinTheNode) {
   c.inputs.settings.prefetch_groups = 0;
   const double group = 4 * kTile * 2;  // bytes
   const auto backward = [&] { return c.run().backward.of(StepLane::kNetwork); };
-  const double reduced = 2 * (1e-3 + group / 2 / 1e9);
-  EXPECT_NEAR(backward(), reduced + 1e-3 + group / 2 / 1e9, 1e-9);
+  const double call = 2e-3;  // with the exchange before it
+  const double reduced = 2 * (call + group / 2 / 1e9);
+  EXPECT_NEAR(backward(), reduced + call + group / 2 / 1e9, 1e-9);
   c.inputs.settings.zero_hpz_partition_size = 2;
-  EXPECT_NEAR(backward(), reduced + 1e-3 + group / 2 / 4e9, 1e-9);
+  EXPECT_NEAR(backward(), reduced + call + group / 2 / 4e9, 1e-9);
   c.inputs.settings.gradient_accumulation_steps = 2;
-  const double first = 2e-3 + group / 4 / 1e9 + group / 2 / 4e9;
-  EXPECT_NEAR(c.run().forward.of(StepLane::kNetwork), 2 * first + 1e-3 + group / 2 / 4e9, 1e-9)
+  const double first = call + 1e-3 + group / 4 / 1e9 + group / 2 / 4e9;
+  EXPECT_NEAR(c.run().forward.of(StepLane::kNetwork), 2 * first + call + group / 2 / 4e9, 1e-9)
       << "the second forward begins with what backward has left in the slot";
+}
+
+// Where the next group is asked for before a group's use has ended, it comes first; with nothing
+// joined ahead, the gradients do.
+TEST(Cost, AGroupThatIsJoinedAheadComesBeforeGradients) {
+  Case c(model_of({4, 4, 4, 4}, 4));
+  c.work.machines = 4;
+  c.rates.network = 1e9;
+  c.rates.call = 0;
+  const double transfer = 8 * kTile * 3 / 4 / 1e9;  // of a group, either way
+  c.work.groups.assign(4, {transfer * 1e12, 2 * transfer * 1e12});
+  c.inputs.settings.prefetch_groups = 1;
+  // Backward computes for two transfers a group, and moves as many: all but the last is hidden.
+  c.work.ranks_ahead = 1;
+  const double ahead = c.run().backward.seconds;
+  EXPECT_NEAR(ahead, (8 + 1) * transfer, 0.3 * transfer);
+  c.work.ranks_ahead = 0;
+  EXPECT_NEAR(c.run().backward.seconds - ahead, 4 * transfer, 0.3 * transfer)
+      << "two groups are in no slot: compute waits for each, and for the gradients before it";
+}
+
+TEST(Cost, ACpuThatComputesCarriesWhatComesFromOtherRanks) {
+  Case c(model_of({4, 4}, 2));
+  c.work.machines = 2;
+  c.rates.network = 1e15;
+  c.rates.call = 0;
+  const PhaseCost before = c.run().backward;
+  c.rates.transport = 1e9;
+  const PhaseCost with = c.run().backward;
+  // Both groups' gradients; both groups are still in their slots.
+  const double bytes = 2 * 4 * kTile * 2 / 2;
+  EXPECT_NEAR(with.of(StepLane::kCompute) - before.of(StepLane::kCompute), bytes / 1e9, 1e-9);
+}
+
+TEST(Cost, SumsOfTensorParallelismAreWaitedForAndSavedActivationsAreNot) {
+  Case c(model_of({4, 4, 4}, 2));
+  c.inputs.device_shares_host_memory = false;
+  c.rates.link = 1e9;
+  c.rates.peers = 1e9;
+  c.rates.call = 0;
+  const double before = c.run().forward.of(StepLane::kCompute);
+  c.work.tensor_parallel = 4;
+  c.work.groups.assign(3, {1e9, 2e9, 4e5, 0});
+  // Twice three quarters of the bytes, once in forward.
+  EXPECT_NEAR(c.run().forward.of(StepLane::kCompute) - before, 3 * 2 * 0.75 * 4e5 / 1e9, 1e-9);
+  c.work.groups.assign(3, {1e9, 2e9, 0, 4e5});
+  const double kept = c.run().forward.seconds;
+  c.work.saved_in_host_memory = true;
+  EXPECT_NEAR(c.run().forward.of(StepLane::kCopyToHost), 3 * 4e5 / 1e9, 1e-9);
+  EXPECT_NEAR(c.run().forward.seconds, kept, 1e-9) << "copied beside compute";
+  EXPECT_NEAR(c.run().backward.of(StepLane::kCopyToDevice), 3 * 4e5 / 1e9,
+              1e-9 + c.run().backward.of(StepLane::kCopyToDevice) / 2);
 }
 
 // 257/256 bytes for each parameter of 2 bytes that is gathered, 129/256 for its gradient.
@@ -330,11 +383,11 @@ TEST(Cost, CollectiveCallsTakeTheSlowerOfBothWays) {
   c.rates.call = 1e-3;
   const double group = 4 * kTile * 2;  // bytes
   const auto forward = [&] { return c.run().forward.of(StepLane::kNetwork); };
-  EXPECT_NEAR(forward(), 2 * (1e-3 + group / 2 / 1e9), 1e-9);
+  EXPECT_NEAR(forward(), 2 * (2e-3 + group / 2 / 1e9), 1e-9);
   c.rates.peers = 1e8;
-  EXPECT_NEAR(forward(), 2 * (1e-3 + group / 4 / 1e8), 1e-9);
+  EXPECT_NEAR(forward(), 2 * (2e-3 + group / 4 / 1e8), 1e-9);
   c.work.machines = 1;  // three quarters come from there
-  EXPECT_NEAR(forward(), 2 * (1e-3 + group * 3 / 4 / 1e8), 1e-9);
+  EXPECT_NEAR(forward(), 2 * (2e-3 + group * 3 / 4 / 1e8), 1e-9);
 }
 
 TEST(Cost, FrozenGroupsAreReadAndNothingElse) {

@@ -59,8 +59,10 @@ TEST(Work, FrozenParametersGetNoGradientBesideTrainedOnes) {
 
 TEST(Work, ActivationsAre34BytesPerTokenLayerAndWidthOrTwoWithCheckpoints) {
   const PlannedModel gpt2 = planned("gpt2");
-  EXPECT_DOUBLE_EQ(activation_bytes(gpt2, 100, false), 100 * (34 * 12 * 768.0 + 4 * 50257.0));
-  EXPECT_DOUBLE_EQ(activation_bytes(gpt2, 100, true), 100 * ((2 * 12 + 34) * 768.0 + 4 * 50257.0));
+  EXPECT_DOUBLE_EQ(activation_bytes(gpt2, 100, Activations::kKept),
+                   100 * (34 * 12 * 768.0 + 4 * 50257.0));
+  EXPECT_DOUBLE_EQ(activation_bytes(gpt2, 100, Activations::kCheckpointed),
+                   100 * ((2 * 12 + 34) * 768.0 + 4 * 50257.0));
 }
 
 TEST(Machines, EveryFigureOfAKnownOneHasASource) {

@@ -18,6 +18,7 @@
 #include "program/output.hpp"
 #include "program/run_program.hpp"
 #include "settings/settings.hpp"
+#include "sim/sim.hpp"
 #include "store/store.hpp"
 #include "tune/tune.hpp"
 
@@ -38,6 +39,8 @@ constexpr std::array kSubcommands{
                "memory that training a model takes, beside DeepSpeed's estimates", estimate},
     Subcommand{"plan", "MODEL",
                "whether a model fits a machine, what a step takes, what would help", plan},
+    Subcommand{"sim", "MODEL",
+               "a training in worlds of many GPUs, and ZeRO-Infinity's published points", sim},
     Subcommand{"settings", "ACTION", "a settings file checked, shown, explained; a schema",
                settings},
     Subcommand{"store", "ACTION", "stores of durable runs listed, verified, copied, removed",

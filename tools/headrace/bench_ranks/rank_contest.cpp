@@ -93,7 +93,10 @@ class RankRounds {
         // One right after the other, each first as often.
         const bool raw_first = (contest_.rounds + i) % 2 == 1;
         if (raw_first) row.raw.push_back(seconds_of(row, RankSide::kRaw));
+        const double before = cpu_seconds();
         row.ours.push_back(seconds_of(row, RankSide::kOurs));
+        row.cpu.push_back(agreement_.most(cpu_seconds() - before) /
+                          static_cast<double>(row.count * options_.ranks_of_process));
         if (!raw_first) row.raw.push_back(seconds_of(row, RankSide::kRaw));
       }
     }

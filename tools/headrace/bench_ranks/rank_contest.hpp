@@ -25,6 +25,8 @@ struct RankRow {
   std::uint64_t piece_bytes = 0;  // that each rank gives to each other
   std::uint64_t count = 0;        // calls of a measurement
   std::vector<double> ours = {}, raw = {};
+  // CPU seconds of one of our calls, of the rank whose process took most; with what waits spinning.
+  std::vector<double> cpu = {};
 
   // The rate at which bytes arrive at a rank: Headrace's over raw, by round.
   MedianInterval ratio() const { return median_ratio(raw, ours); }

@@ -13,11 +13,13 @@ namespace {
 std::string row_text(const RankContest& contest, const RankRow& row) {
   const double ours = median_interval(row.ours).median, raw = median_interval(row.raw).median;
   const MedianInterval ratio = row.ratio();
-  return fmt::format(
-      "  {:>8} {:>10} {:>8} {:>12} {:>8} {:>10}  [{}, {}]\n", base::format_bytes(row.piece_bytes),
-      three_digits(1e6 * ours), three_digits(contest.bytes_per_second(row, ours) / 1e9),
-      three_digits(1e6 * raw), three_digits(contest.bytes_per_second(row, raw) / 1e9),
-      three_digits(ratio.median), three_digits(ratio.least), three_digits(ratio.most));
+  return fmt::format("  {:>8} {:>10} {:>8} {:>10} {:>12} {:>8} {:>10}  [{}, {}]\n",
+                     base::format_bytes(row.piece_bytes), three_digits(1e6 * ours),
+                     three_digits(contest.bytes_per_second(row, ours) / 1e9),
+                     three_digits(1e6 * median_interval(row.cpu).median), three_digits(1e6 * raw),
+                     three_digits(contest.bytes_per_second(row, raw) / 1e9),
+                     three_digits(ratio.median), three_digits(ratio.least),
+                     three_digits(ratio.most));
 }
 
 double most_idle(const RankContest& contest) { return std::ranges::max(contest.idle_shares); }
@@ -50,16 +52,16 @@ std::vector<std::string> rank_doubts(const RankContest& contest) {
 std::string ranks_text(const RankContest& contest) {
   std::string text;
   for (const RankCall call : kRankCalls) {
-    text += fmt::format("\n{}, beside {}\n  {:>8} {:>10} {:>8} {:>12} {:>8} {:>10}  {}\n",
+    text += fmt::format("\n{}, beside {}\n  {:>8} {:>10} {:>8} {:>10} {:>12} {:>8} {:>10}  {}\n",
                         name_of(call), name_of(call, contest.raw_names), "bytes", "us a call",
-                        "GB/s", "raw: us", "GB/s", "ours/raw", "[least, most]");
+                        "GB/s", "CPU us", "raw: us", "GB/s", "ours/raw", "[least, most]");
     for (const RankRow& row : contest.rows) {
       if (row.call == call) text += row_text(contest, row);
     }
   }
   text +=
       "\n  bytes: of a rank for each other. GB/s: that arrive at a rank. The slowest rank "
-      "counts.\n";
+      "counts.\n  CPU us: of a rank's process in our call, waiting included where it spins\n";
   text += fmt::format("\nidle: {:.2f} % of a core, of the rank that takes most, over {} s\n",
                       100 * most_idle(contest), three_digits(contest.idle_seconds));
   text += contest.mismatch.empty()
@@ -82,6 +84,7 @@ Json ranks_json(const RankContest& contest) {
                             {"count", row.count},
                             {"ratio", interval_json(row.ratio())},
                             {"seconds", row.ours},
+                            {"cpu_seconds", row.cpu},
                             {"raw_seconds", row.raw}});
   }
   return json;

@@ -2,6 +2,8 @@
 #include "model/families.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -69,6 +71,29 @@ const std::vector<Known>& known() {
       {"qwen2.5-72b", LlamaShape{8192, 29568, 80, 64, 8, 152064, 128, false, true}},
   };
   return all;
+}
+
+// The number at the start of `text`, which it is cut off from.
+std::optional<Size> take_number(std::string_view& text, Size most) {
+  Size number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 1 || number > most) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+// Of "gpt-4096x50".
+std::optional<GptShape> sized_gpt(std::string_view name) {
+  constexpr std::string_view kPrefix = "gpt-";
+  constexpr Size kMostWidth = 1 << 20, kMostLayers = 10'000;
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const std::optional<Size> width = take_number(name, kMostWidth);
+  if (!width || !name.starts_with("x")) return std::nullopt;
+  name.remove_prefix(1);
+  const std::optional<Size> layers = take_number(name, kMostLayers);
+  if (!layers || !name.empty()) return std::nullopt;
+  return GptShape{*width, *layers};
 }
 }  // namespace
 
@@ -153,7 +178,10 @@ std::vector<std::string_view> known_names() {
 
 std::vector<ModelGroup> groups_of_known(std::string_view name) {
   const auto found = std::ranges::find(known(), name, &Known::name);
-  if (found == known().end()) return {};
+  if (found == known().end()) {
+    const std::optional<GptShape> sized = sized_gpt(name);
+    return sized ? groups_of(*sized) : std::vector<ModelGroup>();
+  }
   return std::visit([](const auto& shape) { return groups_of(shape); }, found->shape);
 }
 }  // namespace headrace::tools

@@ -29,6 +29,7 @@ std::vector<ModelGroup> groups_of(const LlamaShape& shape);
 std::vector<ModelGroup> groups_of(const T5Shape& shape);
 
 std::vector<std::string_view> known_names();
-// No groups for a name that is not among them.
+// Those of a known name, or of "gpt-4096x50": like GPT-2, of that width and so many layers. No
+// groups for any other name.
 std::vector<ModelGroup> groups_of_known(std::string_view name);
 }  // namespace headrace::tools

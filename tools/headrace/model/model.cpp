@@ -105,7 +105,7 @@ std::string known_models() {
   std::string text;
   for (const std::string_view name : known_names())
     text += (text.empty() ? "" : ", ") + std::string(name);
-  return text;
+  return text + ", gpt-WIDTHxLAYERS (gpt-4096x50)";
 }
 
 Model model_of(const std::string& word) {

@@ -98,8 +98,8 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
   }
   variants.add(fmt::format("--batch {}, twice as much", 2 * s.batch),
                [](Scenario& v) { v.batch *= 2; });
-  if (s.checkpointing) {
-    variants.add("no --checkpointing", [](Scenario& v) { v.checkpointing = false; });
+  if (s.checkpointing()) {
+    variants.add("no --checkpointing", [](Scenario& v) { v.activations = Activations::kKept; });
   }
   return std::move(variants.all);
 }
@@ -162,7 +162,7 @@ bool is_on_nvme(const Scenario& s) {
 
 std::string differences_text(const Scenario& from, const Scenario& to) {
   std::string text = "give";
-  if (to.checkpointing && !from.checkpointing) text += " --checkpointing";
+  if (to.checkpointing() && !from.checkpointing()) text += " --checkpointing";
   if (to.batch != from.batch) text += fmt::format(" --batch {}", to.batch);
   if (to.sequence != from.sequence) text += fmt::format(" --seq {}", to.sequence);
   if (to.nodes != from.nodes) text += fmt::format(" --nodes {}", to.nodes);
@@ -182,8 +182,9 @@ std::string differences_text(const Scenario& from, const Scenario& to) {
 // Each alone, the least costly first.
 std::vector<Variant> single_changes(const Scenario& s) {
   Variants variants(s);
-  if (!s.checkpointing) {
-    variants.add("give --checkpointing", [](Scenario& v) { v.checkpointing = true; });
+  if (!s.checkpointing()) {
+    variants.add("give --checkpointing",
+                 [](Scenario& v) { v.activations = Activations::kCheckpointed; });
   }
   for (std::uint32_t batch = s.batch / 2; batch > 0; batch /= 2) {
     variants.add(fmt::format("give --batch {}", batch), [=](Scenario& v) { v.batch = batch; });
@@ -223,7 +224,7 @@ std::vector<Variant> single_changes(const Scenario& s) {
 std::string changes_together(Planning& planning, const Scenario& s) {
   for (std::uint32_t length = s.sequence; length >= 64; length /= 2) {
     Scenario least = s;
-    least.checkpointing = true;
+    if (!s.checkpointing()) least.activations = Activations::kCheckpointed;
     least.sequence = length;
     Scenario recomputed = least;
     put_on_nvme(recomputed);

@@ -44,6 +44,8 @@ class Predictor {
 
  private:
   GroupCost::Fetch reading(std::uint32_t section) const;
+  double summing_seconds(const GroupWork& work) const;
+  double carrying_seconds(double joined) const;
   double within_node_seconds(double joined) const;
   double gathered_seconds(const partition::Section& section) const;
   double packing_seconds(const partition::Section& section) const;
@@ -83,14 +85,16 @@ class Predictor {
   }
   // Of one that is reduced: each rank sends every other its shard.
   double reduced_share() const { return (machines() - 1) / machines(); }
+  // A call, and the exchange before it, by which the ranks agree to make it.
+  double agreed_call() const { return 2 * rates_.call; }
   // Of a section's gather or reduction, of which a share comes from other machines. Those bytes
   // arrive beside those of this one.
   double collective_seconds(double joined, double share) const {
     if (part_.world_size == 1) return 0;
     const double here = part_.world_size / machines();
     const double from_here = joined * (here - 1) / part_.world_size;
-    return rates_.call + std::max(seconds_for(joined * share, rates_.network),
-                                  seconds_for(from_here, rates_.peers));
+    return agreed_call() + std::max(seconds_for(joined * share, rates_.network),
+                                    seconds_for(from_here, rates_.peers));
   }
   std::vector<Span>* kept() { return spans_ == Spans::kKeep ? &out_.spans : nullptr; }
 
@@ -133,9 +137,11 @@ void Predictor::add_again(GroupCost::Fetch& to, const partition::Section& sectio
   const auto kept = static_cast<double>(
       part_.node_shard(section, part_.rank % plan_.node_ranks, plan_.node_ranks).elements);
   const double bytes = kept * bytes_each;
+  to.carry += seconds_for(bytes * (plan_.node_ranks - 1), rates_.transport);
   to.copy += work_.device_shares_host_memory ? seconds_for(2 * bytes, rates_.memory)
                                              : seconds_for(bytes, rates_.link);
-  to.network += within_node_seconds(static_cast<double>(section.buffer_elements) * bytes_each);
+  to.network +=
+      rates_.call + within_node_seconds(static_cast<double>(section.buffer_elements) * bytes_each);
 }
 
 // Into a rank, what the others of its node keep.
@@ -152,7 +158,7 @@ double Predictor::gathered_seconds(const partition::Section& section) const {
   if (plan_.node_ranks == 0) return collective_seconds(sent, gathered_share());
   const auto joined =
       static_cast<double>(section.buffer_elements) * static_cast<double>(size_bytes(section.dtype));
-  return rates_.call + seconds_for(sent * gathered_share(), rates_.network) +
+  return agreed_call() + seconds_for(sent * gathered_share(), rates_.network) +
          within_node_seconds(joined);
 }
 
@@ -164,14 +170,28 @@ double Predictor::packing_seconds(const partition::Section& section) const {
   return work_.device_shares_host_memory ? seconds_for(1.5 * values, rates_.memory) : 0;
 }
 
+// Of a core, for what comes into this rank of a section that is gathered or reduced.
+double Predictor::carrying_seconds(double joined) const {
+  return seconds_for(joined * (part_.world_size - 1) / part_.world_size, rates_.transport);
+}
+
+// Compute waits for these sums. A ring brings each rank twice the bytes, but for its own part.
+double Predictor::summing_seconds(const GroupWork& work) const {
+  if (work.summed_bytes <= 0) return 0;
+  const double others = (work_.tensor_parallel - 1.0) / work_.tensor_parallel;
+  return 2 * rates_.call + seconds_for(2 * others * work.summed_bytes, rates_.peers);
+}
+
 GroupCost Predictor::cost_of(std::uint32_t group) const {
   GroupCost cost;
   const GroupWork& work = work_.groups[group];
   cost.in_place = plan_.group_in_place[group];
-  cost.forward = seconds_for(work.forward_flops, rates_.flops);
+  if (work_.saved_in_host_memory) cost.saved_copy = seconds_for(work.saved_bytes, rates_.link);
+  const double summing = summing_seconds(work);
+  cost.forward = seconds_for(work.forward_flops, rates_.flops) + summing;
   cost.backward = seconds_for(work.backward_flops,
                               rates_.backward_flops > 0 ? rates_.backward_flops : rates_.flops) +
-                  (work_.checkpointing ? cost.forward : 0);
+                  summing + (work_.checkpointing ? cost.forward : 0);
   const bool shares = work_.device_shares_host_memory;
   for (const std::uint32_t s : part_.group_sections[group]) {
     const partition::Section& section = part_.sections[s];
@@ -184,6 +204,9 @@ GroupCost Predictor::cost_of(std::uint32_t group) const {
         shares ? seconds_for(2 * shard, rates_.memory) : seconds_for(shard, rates_.link);
     if (!shares || plan_.sections[s].weight == Tier::kHost) cost.all.copy += copy;
     cost.at_hand.network = cost.all.network += gathered_seconds(section);
+    const auto sent =
+        static_cast<double>(plan_.wire.parameter_bytes(section, section.buffer_elements));
+    cost.at_hand.carry = cost.all.carry += carrying_seconds(sent);
     const double packing = plan_.wire.packs(section) ? packing_seconds(section) : 0;
     cost.all.copy += packing;
     cost.at_hand.copy += packing;
@@ -207,12 +230,16 @@ void Predictor::add_gradients(GroupCost& to, std::uint32_t s) const {
   if (work_.device_shares_host_memory) {
     const double times = work_.micro_batches > 1 ? 2 : 1;  // added to: read as well
     to.gradient_pass += seconds_for(shard + times * slab, rates_.memory);
+    // All of it is copied into a bucket, and the ranks' parts of this rank's shard are read.
+    if (part_.world_size > 1)
+      to.gradient_pass += seconds_for(3 * shard * part_.world_size, rates_.memory);
   } else {
     to.gradient_copy += seconds_for(shard, rates_.link);
   }
   const auto sent =
       static_cast<double>(plan_.wire.gradient_bytes(section, section.buffer_elements));
   to.gradient_network += collective_seconds(sent, reduced_share());
+  to.gradient_pass += carrying_seconds(sent);
   if (plan_.wire.packed_gradients) to.gradient_pass += 2 * packing_seconds(section);
 }
 
@@ -240,7 +267,11 @@ double Predictor::beside_update(const PhaseCost& forward) const {
 
 void Predictor::play(const Stretch& stretch, std::vector<Span>* spans) {
   using enum Passes::Direction;
-  Passes passes(groups_, plan_.gather_slots, work_.prefetch_groups, work_.device_shares_host_memory,
+  Passes passes(groups_,
+                {.slots = plan_.gather_slots,
+                 .prefetch = work_.prefetch_groups,
+                 .ahead = work_.ranks_ahead,
+                 .verify_on_device = work_.device_shares_host_memory},
                 spans);
   if (stretch.warm) passes.begin_warm();
   if (plan_.node_ranks > 0) passes.keep_in_node();

@@ -36,24 +36,30 @@ struct Rates {
   double network = 0;         // into this rank from other machines
   double peers = 0;           // into this rank from the others of its machine
   double call = 0;            // seconds that a collective call takes without bytes
+  double transport = 0;       // that a core carries into this rank; 0: no core does
   double flush = 0;           // seconds until the drives have kept what was written
 };
 
 // The trainer's work on one group and one micro-batch.
 struct GroupWork {
   double forward_flops = 0, backward_flops = 0;
+  double summed_bytes = 0;  // of activations, in each pass, over the ranks of tensor parallelism
+  double saved_bytes = 0;   // of activations that wait for backward, if they are checkpointed
 };
 
 struct StepWork {
   std::vector<GroupWork> groups;
   double tokens = 0;  // of one micro-batch of this rank
   std::uint32_t micro_batches = 1;
-  bool checkpointing = false;  // backward computes forward again
+  bool checkpointing = false;         // backward computes forward again
+  bool saved_in_host_memory = false;  // what is saved for it crosses the link, both ways
   std::uint32_t prefetch_groups = 2;
+  std::uint32_t ranks_ahead = 1;  // groups that the ranks join before they are used
   bool checksums = true;
   bool device_shares_host_memory = true;
-  std::uint32_t update_threads = 1;  // that Rates::update is the speed of
-  std::uint32_t machines = 1;        // that the ranks are spread over evenly
+  std::uint32_t update_threads = 1;   // that Rates::update is the speed of
+  std::uint32_t machines = 1;         // that the ranks are spread over evenly
+  std::uint32_t tensor_parallel = 1;  // ranks of a machine that compute a micro-batch together
 };
 
 // Copies go both ways at once.

@@ -123,6 +123,8 @@ const std::vector<FigureName>& figure_names() {
       {"peers", "bytes/s", "into each rank, from the others of its node", &Machine::peers, 1e6,
        1e15},
       {"call", "s", "a collective call without bytes", &Machine::call, 1e-7, 60},
+      {"transport", "bytes/s", "what a core can carry into a rank whose CPU computes",
+       &Machine::transport, 1e6, 1e15},
       {"flush", "s", "until the drives keep what is written (headrace.durable)", &Machine::flush,
        1e-7, 60},
   };
@@ -130,10 +132,11 @@ const std::vector<FigureName>& figure_names() {
 }
 
 bool is_used(const FigureName& figure, const Settings& settings, std::uint32_t ranks,
-             std::uint32_t nodes) {
+             std::uint32_t nodes, bool on_cpu) {
   if (figure.figure == &Machine::flush) return settings.durable_every > 0;
   if (figure.figure == &Machine::peers) return ranks > nodes;
   if (figure.figure == &Machine::call) return ranks > 1;
+  if (figure.figure == &Machine::transport) return ranks > 1 && on_cpu;
   return true;
 }
 
@@ -164,6 +167,7 @@ void assume_the_rest(Machine& m) {
   assume(m.peers, m.gpus > 0 ? m.link.value : m.memory.value / 4,
          m.gpus > 0 ? "as link" : "a quarter of memory");
   assume(m.call, 5e-5, "50 us");
+  assume(m.transport, 1 * kGB, "1 GB/s a core");
   assume(m.flush, 2e-3, "2 ms");
 }
 

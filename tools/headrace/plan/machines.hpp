@@ -37,6 +37,7 @@ struct Machine {
   Figure network = {};                      // into the node
   Figure peers = {};                        // into each rank, from the others of its node
   Figure call = {};                         // seconds that a collective call takes without bytes
+  Figure transport = {};                    // bytes/s that a core carries to and from other ranks
   Figure flush = {};                        // seconds, of all drives at once; for a store alone
 };
 
@@ -80,7 +81,8 @@ struct FigureName {
   double least, most;
 };
 const std::vector<FigureName>& figure_names();
-// Whether a plan with these settings and so many ranks, on `nodes` nodes, uses the figure.
+// Whether a plan with these settings and so many ranks on `nodes` nodes uses the figure. `on_cpu`:
+// the CPU is the device.
 bool is_used(const FigureName& figure, const Settings& settings, std::uint32_t ranks,
-             std::uint32_t nodes);
+             std::uint32_t nodes, bool on_cpu);
 }  // namespace headrace::tools

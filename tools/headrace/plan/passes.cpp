@@ -5,12 +5,12 @@
 #include <utility>
 
 namespace headrace::tools {
-Passes::Passes(const std::vector<GroupCost>& groups, std::uint32_t slots, std::uint32_t prefetch,
-               bool verify_on_device, std::vector<Span>* spans)
+Passes::Passes(const std::vector<GroupCost>& groups, const Slots& slots, std::vector<Span>* spans)
     : groups_(groups),
-      slots_(slots),
-      prefetch_(slots == 0 ? 0 : std::min(prefetch, slots - 1)),
-      verify_on_device_(verify_on_device),
+      slots_(slots.slots),
+      prefetch_(slots.slots == 0 ? 0 : std::min(slots.prefetch, slots.slots - 1)),
+      ahead_(std::min(slots.ahead, prefetch_)),
+      verify_on_device_(slots.verify_on_device),
       spans_(spans) {}
 
 void Passes::note(StepLane lane, std::uint32_t group, double begin, double end) {
@@ -18,8 +18,9 @@ void Passes::note(StepLane lane, std::uint32_t group, double begin, double end) 
 }
 
 // When it is all there. Tiles are copied while later ones are read.
-double Passes::fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double start,
+double Passes::fetch(std::uint32_t group, const GroupCost::Fetch& fetch, const Asked& asked,
                      PhaseCost& cost) {
+  const double start = asked.read;
   double there = start;
   if (fetch.read > 0) {
     const double begin = std::max(start, drive_free_);
@@ -36,6 +37,8 @@ double Passes::fetch(std::uint32_t group, const GroupCost::Fetch& fetch, double 
     there = copy_free_;
   }
   if (fetch.network > 0) {
+    there = std::max(there, asked.join);
+    send_while([&](const Left& left) { return left.ready <= there; });
     const double begin = std::max(there, network_free_);
     network_free_ = begin + fetch.network;
     cost.of(StepLane::kNetwork) += fetch.network;
@@ -54,23 +57,58 @@ const GroupCost::Fetch& Passes::next_fetch(std::uint32_t group, Weights weights)
   return weights == Weights::kFetched ? cost.all : cost.at_hand;
 }
 
-void Passes::leave_gradients(std::uint32_t group, PhaseCost& cost) {
-  const GroupCost& g = groups_[group];
+// When the activations that forward saved are back too: asked for while the group before computes.
+double Passes::bring_saved(std::uint32_t group, double there, PhaseCost& cost) {
+  const double copy = groups_[group].saved_copy;
+  if (copy <= 0) return there;
+  const double asked = begins_.size() > 1 ? begins_[begins_.size() - 2] : begins_.back();
+  const double begin = std::max(asked, copy_free_);
+  copy_free_ = begin + copy;
+  cost.of(StepLane::kCopyToDevice) += copy;
+  note(StepLane::kCopyToDevice, group, begin, copy_free_);
+  return std::max(there, copy_free_);
+}
+
+void Passes::leave_saved(std::uint32_t group, PhaseCost& cost) {
+  const double copy = groups_[group].saved_copy;
+  if (copy <= 0) return;
+  const double begin = std::max(compute_free_, down_free_);
+  down_free_ = begin + copy;
+  cost.of(StepLane::kCopyToHost) += copy;
+  note(StepLane::kCopyToHost, group, begin, down_free_);
+}
+
+void Passes::leave_gradients(const Left& left, PhaseCost& cost) {
+  left_.push_back(left);
+  cost.of(StepLane::kNetwork) += groups_[left.group].gradient_network;
+  cost.of(StepLane::kCopyToHost) += groups_[left.group].gradient_copy;
+}
+
+void Passes::send(const Left& left) {
+  const GroupCost& g = groups_[left.group];
+  double there = left.ready;
   if (g.gradient_network > 0) {
-    const double begin = std::max(compute_free_, network_free_);
-    network_free_ = begin + g.gradient_network;
-    cost.of(StepLane::kNetwork) += g.gradient_network;
-    note(StepLane::kNetwork, group, begin, network_free_);
+    const double begin = std::max(there, network_free_);
+    there = network_free_ = begin + g.gradient_network;
+    note(StepLane::kNetwork, left.group, begin, network_free_);
   }
   if (g.gradient_copy > 0) {
-    const double begin = std::max({compute_free_, network_free_, down_free_});
+    const double begin = std::max(there, down_free_);
     down_free_ = begin + g.gradient_copy;
-    cost.of(StepLane::kCopyToHost) += g.gradient_copy;
-    note(StepLane::kCopyToHost, group, begin, down_free_);
+    note(StepLane::kCopyToHost, left.group, begin, down_free_);
   }
 }
 
-double Passes::drain() const noexcept {
+template <class Goes>
+void Passes::send_while(Goes goes) {
+  while (!left_.empty() && goes(left_.front())) {
+    send(left_.front());
+    left_.pop_front();
+  }
+}
+
+double Passes::drain() {
+  send_while([](const Left&) { return true; });
   return std::max(0.0, std::max(down_free_, network_free_) - compute_free_);
 }
 
@@ -84,25 +122,27 @@ PhaseCost Passes::play(Direction direction, Weights weights) {
     const std::uint32_t group = back ? count - 1 - i : i;
     const GroupCost& g = groups_[group];
     begins_.push_back(compute_free_);
-    double there = compute_free_, verify = 0;
+    const std::size_t use = begins_.size() - 1;
+    send_while([&](const Left& left) { return left.use + ahead_ < use; });
+    double there = compute_free_, own = 0;
     if (!g.in_place && kept > 0) {
       --kept;
     } else if (!g.in_place) {
       const GroupCost::Fetch& how = next_fetch(group, weights);
-      const std::size_t use = begins_.size() - 1;
-      const double asked = use >= prefetch_ ? begins_[use - prefetch_] : 0;
+      const auto asked = [&](std::uint32_t uses) { return use >= uses ? begins_[use - uses] : 0; };
       const double slot =
           slot_ends_.size() >= slots_ && slots_ > 0 ? slot_ends_[slot_ends_.size() - slots_] : 0;
-      there = fetch(group, how, std::max(asked, slot), cost);
-      if (verify_on_device_) verify = how.verify;
+      there = fetch(group, how, {std::max(asked(prefetch_), slot), asked(ahead_)}, cost);
+      own = how.carry + (verify_on_device_ ? how.verify : 0);
     }
+    if (back) there = bring_saved(group, there, cost);
     const double begin = std::max(compute_free_, there);
-    const double work = verify + (back ? g.backward + g.gradient_pass : g.forward);
+    const double work = own + (back ? g.backward + g.gradient_pass : g.forward);
     compute_free_ = begin + work;
     cost.of(StepLane::kCompute) += work;
     note(StepLane::kCompute, group, begin, compute_free_);
     if (!g.in_place) slot_ends_.push_back(compute_free_);
-    if (back) leave_gradients(group, cost);
+    back ? leave_gradients({group, use, compute_free_}, cost) : leave_saved(group, cost);
   }
   cost.seconds = compute_free_ - began;
   return cost;

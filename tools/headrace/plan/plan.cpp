@@ -2,16 +2,13 @@
 #include "plan/plan.hpp"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <limits>
 #include <string>
-#include <vector>
 
 #include "command_line/command_line.hpp"
-#include "command_line/quantities.hpp"
 #include "command_line/report_file.hpp"
 #include "headrace/error.hpp"
 #include "plan/report_json.hpp"
+#include "plan/scenario_options.hpp"
 #include "program/output.hpp"
 #include "program/subcommand.hpp"
 
@@ -23,28 +20,10 @@ constexpr const char* kDescription =
     "limits it, and\nwhich single change would help most. Measures and allocates nothing. "
     "MODEL is a name, a directory with\nsafetensors or config.json, or a JSON file of shapes. "
     "The engine's own planner computes the memory.\n";
-constexpr const char* kDefaults = "defaults of plan";
-
-// The assumptions without settings: all that may lie on NVMe does, memory keeps as much as fits,
-// and bf16.
-std::string default_settings(const std::vector<std::string>& set) {
-  const bool placed = std::ranges::any_of(
-      set, [](const std::string& one) { return one.find("nvme_path") != std::string::npos; });
-  return std::string(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme")") +
-         (placed ? "" : R"(, "nvme_path": "NVMe")") +
-         R"(}, "offload_param": {"device": "nvme"}}, "bf16": {"enabled": "auto"},
-             "headrace": {"host_budget_bytes": "auto"}})";
-}
-
-constexpr std::uint32_t kAllGpus = std::numeric_limits<std::uint32_t>::max();
 
 struct Options {
-  std::string model, machine, copy_json, settings, json;
-  std::vector<std::string> set, frozen;
-  std::uint32_t sequence = 0, batch = 0, accumulation = 0, gpus = kAllGpus, nodes = 1;
-  double drive_tbw = 0;
-  bool checkpointing = false;
-  std::vector<std::pair<std::string, double>> figures;
+  ScenarioOptions scenario;
+  std::string json;
 };
 
 std::string footer() {
@@ -53,153 +32,23 @@ std::string footer() {
          "by signal n.\n";
 }
 
-void add_lists(CLI::App& app, Options& o) {
-  command_line::add_repeated(app, "--set", o.set,
-                             "One setting, such as headrace.moments=8bit; may be repeated")
-      ->type_name("KEY=VALUE");
-  command_line::add_repeated(app, "--frozen", o.frozen,
-                             "Parameters that are not trained; may be repeated")
-      ->type_name("PATTERN");
-}
-
-double rate_of(const std::string& name, std::string word, const FigureName& figure) {
-  if (std::string(figure.unit) != "bytes/s")
-    return command_line::to_real(name, word, {figure.least, figure.most});
-  if (word.ends_with("/s")) word.resize(word.size() - 2);
-  // As reports print it: 2.5e+10.
-  if (word.find_first_not_of("0123456789.eE+") == std::string::npos &&
-      word.find_first_of("eE") != std::string::npos)
-    return command_line::to_real(name, word, {figure.least, figure.most});
-  const auto bytes =
-      static_cast<double>(command_line::to_bytes(name, word, {0, std::uint64_t{1} << 50}));
-  if (bytes >= figure.least && bytes <= figure.most) return bytes;
-  throw command_line::Fault{name + " '" + word + "' is " +
-                                std::to_string(static_cast<std::uint64_t>(bytes)) +
-                                " bytes a second, and no drive, memory or link is so",
-                            "Give a rate from 1MB to 1000000GB, with its unit: 7GB"};
-}
-
-// "--nvme-read 7GB", "--flops 70e12": instead of what the machine says.
-void add_figures(CLI::App& app, Options& o) {
-  for (const FigureName& figure : figure_names()) {
-    std::string name = std::string("--") + figure.name;
-    std::ranges::replace(name, '_', '-');
-    const auto take = [&o, name, figure](const std::string& word) {
-      o.figures.emplace_back(figure.name, rate_of(name, word, figure));
-    };
-    app.add_option_function<std::string>(name, take,
-                                         std::string("Rate: ") + figure.what + ", " + figure.unit)
-        ->type_name("X");
-  }
-}
-
 void add_options(CLI::App& app, Options& o) {
   app.footer(footer());
-  app.add_option("MODEL", o.model, "Name, directory, or file of shapes")->type_name("");
-  app.add_option("--machine", o.machine,
-                 "Name, or file of headrace doctor or bench --json [this machine]")
-      ->type_name("NAME|FILE");
-  command_line::add_number(app, "--gpus", o.gpus, {0, 1024},
-                           "GPUs of a node that are used, 0: the CPU computes [all; of this "
-                           "machine 0]");
-  app.add_option("--copy-json", o.copy_json,
-                 "File of headrace bench copy --json: memory and link of each GPU")
-      ->type_name("FILE");
-  command_line::add_number(app, "--nodes", o.nodes, {1, 1'000'000}, "Machines [1]");
-  command_line::add_number(app, "--seq", o.sequence, {1, 1u << 24},
-                           "Tokens of a sequence [2048, or as many as the model has positions]");
-  command_line::add_number(app, "--batch", o.batch, {1, 1u << 20},
-                           "Sequences per micro-batch and rank [the settings', or 1]");
-  command_line::add_number(app, "--accumulation", o.accumulation, {1, 100'000},
-                           "Micro-batches per step [gradient_accumulation_steps]");
-  app.add_flag("--checkpointing", o.checkpointing, "Compute activations again in backward");
-  app.add_option("--settings,--config", o.settings,
-                 "Settings file of an engine [all on NVMe, budget auto]")
-      ->type_name("FILE");
-  add_lists(app, o);
-  command_line::add_real(app, "--drive-tbw", o.drive_tbw, {0.001, 1e9},
-                         "Rated write endurance of a drive in TB, for its wear");
-  add_figures(app, o);
+  add_scenario_options(app, o.scenario);
+  command_line::add_number(app, "--nodes", o.scenario.nodes, {1, 1'000'000}, "Machines [1]");
   command_line::add_replaced(app, "--report", page_of_json());
   app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
 }
 
 void check(const Options& o) {
-  if (o.model.empty()) throw command_line::Fault{"MODEL is missing", "Name a model"};
+  check_scenario(o.scenario);
   command_line::check_report_target(o.json);
-}
-
-Machine machine_for(const Options& o) {
-  Machine machine = machine_of(o.machine);
-  const bool all = o.gpus == kAllGpus;
-  if (machine.here && !all && o.gpus > 0) take_gpus_here(machine, o.gpus);
-  if (!o.copy_json.empty()) take_copy_report(machine, o.copy_json);
-  if (!all && o.gpus > machine.gpus) {
-    throw Error(Code::kInvalidArgument,
-                "--gpus " + std::to_string(o.gpus) + ", and " + machine.name + " has " +
-                    std::to_string(machine.gpus) +
-                    "; nothing was planned. Give fewer, or another --machine.");
-  }
-  if (o.gpus == 0 && machine.gpus > 0) {
-    machine.flops = machine.backward_flops = machine.link = {};  // these were a GPU's
-  }
-  if (!all) machine.gpus = o.gpus;
-  for (const auto& [name, value] : o.figures) *figure_of(machine, name) = {value, "given"};
-  assume_the_rest(machine);
-  if (o.drive_tbw > 0) machine.drive_tbw = o.drive_tbw;
-  return machine;
-}
-
-void refuse_without_gpu(const Scenario& s, const Options& o) {
-  if (!s.on_cpu()) return;
-  if (o.nodes > 1) {
-    throw Error(Code::kUnsupported,
-                "--nodes " + std::to_string(o.nodes) + " with " + s.machine.name +
-                    ", which has no GPU; nothing was planned. Plan one node, or a --machine with "
-                    "GPUs.");
-  }
-  if (s.settings.update_on != UpdateOn::kDevice) return;
-  throw Error(Code::kUnsupported,
-              "headrace.update_on is \"device\", and " + s.machine.name +
-                  " computes on its CPUs; nothing was planned. Name a GPU by --machine, --gpus or "
-                  "--copy-json, or set it to \"auto\" or \"cpu\".");
-}
-
-Scenario scenario_for(const Options& o) {
-  Scenario s;
-  s.settings =
-      o.settings.empty()
-          ? Settings::from_json(default_settings(o.set), kDefaults,
-                                ReadOptions{.overrides = o.set, .for_auto = {"bf16.enabled=true"}})
-          : Settings::from_file(o.settings,
-                                ReadOptions{.overrides = o.set, .leave_auto_open = true});
-  // Nobody wrote those.
-  std::erase_if(s.settings.warnings,
-                [](const std::string& warning) { return warning.starts_with(kDefaults); });
-  s.machine = machine_for(o);
-  look_at_drives(s.machine, s.settings);
-  refuse_without_gpu(s, o);
-  s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), o.frozen));
-  s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
-  s.nodes = o.nodes;
-  if (o.batch > 0) s.settings.train_micro_batch_size_per_gpu = o.batch;
-  if (o.accumulation > 0) s.settings.gradient_accumulation_steps = o.accumulation;
-  // A batch on the line is another question than the file's.
-  if (s.settings.train_batch_size && (o.batch > 0 || o.accumulation > 0)) {
-    s.settings.warnings.push_back("train_batch_size " +
-                                  std::to_string(*s.settings.train_batch_size) +
-                                  " is left aside: --batch and --accumulation say what is planned");
-    s.settings.train_batch_size.reset();
-  }
-  s.take_batch();
-  s.checkpointing = o.checkpointing;
-  return s;
 }
 
 int run(const Options& options) {
   Planning planning;
   PlanResult result;
-  result.scenario = scenario_for(options);
+  result.scenario = scenario_for(options.scenario);
   result.outcome = planning.evaluate(result.scenario, Spans::kKeep);
   const bool fits = result.outcome.fits();
   if (fits) {

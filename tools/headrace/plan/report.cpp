@@ -25,13 +25,18 @@ std::string what_text(const PlanResult& r) {
   std::string text = fmt::format("{} ({}): {} parameters", m.name, m.source, grouped(m.parameters));
   if (m.frozen_parameters > 0)
     text += fmt::format(", {} of them frozen", grouped(m.frozen_parameters));
-  text +=
-      fmt::format("\n{} ({}): {}, {}", s.machine.name, s.machine.source, plural(s.nodes, "node"),
-                  s.on_cpu() ? fmt::format("the CPU is the device, {} CPUs", s.machine.cpus)
-                             : plural(s.machine.gpus, "GPU") + " each");
+  text += fmt::format(
+      "\n{} ({}): {}, {}", s.machine.name, s.machine.source, plural(s.nodes, "node"),
+      s.on_cpu()
+          ? fmt::format("the CPU is the device, {} CPUs{}", s.machine.cpus,
+                        s.cpu_ranks > 1 ? " for " + plural(s.cpu_ranks, "rank") : std::string())
+          : plural(s.machine.gpus, "GPU") + " each");
+  if (m.tensor_parallel > 1)
+    text += fmt::format("\ntensor parallelism over {} ranks, which share a micro-batch",
+                        m.tensor_parallel);
   return text + fmt::format("\n{} micro-batch{} of {} x {} tokens a rank and step{}\n\n",
                             s.micro_batches, s.micro_batches == 1 ? "" : "es", s.batch, s.sequence,
-                            s.checkpointing ? ", activations recomputed (checkpointing)" : "");
+                            s.checkpointing() ? ", activations recomputed (checkpointing)" : "");
 }
 
 const ModelGroup& largest_group(const PlannedModel& model) {
@@ -88,18 +93,6 @@ std::string lanes_text(const PlanResult& r) {
   return text + fmt::format("  {:<10}{:>10}\n\n", "step", number_text(p.step_seconds, 4));
 }
 
-std::string rates_text(const PlanResult& r) {
-  const Scenario& s = r.scenario;
-  std::string text = "Rates of one node\n";
-  for (const FigureName& name : figure_names()) {
-    const Figure& figure = s.machine.*name.figure;
-    if (figure.value <= 0 || !is_used(name, s.settings, s.ranks(), s.nodes)) continue;
-    text += fmt::format("  {:<15}{:>10.4g} {:<11} {}\n", name.name, figure.value, name.unit,
-                        figure.source);
-  }
-  return text + "\n";
-}
-
 std::string changes_text(const PlanResult& r) {
   std::string text = "Tried, one change at a time (tokens per second)\n";
   for (const Change& change : r.changes)
@@ -107,6 +100,17 @@ std::string changes_text(const PlanResult& r) {
   return text;
 }
 }  // namespace
+
+std::string rates_text(const Scenario& s) {
+  std::string text = "Rates of one node\n";
+  for (const FigureName& name : figure_names()) {
+    const Figure& figure = s.machine.*name.figure;
+    if (figure.value <= 0 || !is_used(name, s.settings, s.ranks(), s.nodes, s.on_cpu())) continue;
+    text += fmt::format("  {:<15}{:>10.4g} {:<11} {}\n", name.name, figure.value, name.unit,
+                        figure.source);
+  }
+  return text;
+}
 
 std::string number_text(double number, int digits) {
   if (number >= 999.5) return grouped(whole_bytes(std::round(number)));
@@ -124,8 +128,12 @@ std::string activations_text(const PlanResult& r) {
   const char* const where = r.scenario.on_cpu() ? "host (yours)" : "device";
   if (r.scenario.model->layers == 0)
     return "  activations: no estimate, no attention was found by name\n";
-  return fmt::format("  {:<34} {:<13} {:>12} {:>18.0f}\n", "activations, 16-bit (an estimate)",
-                     where, bytes_text(r.outcome.activations), r.outcome.activations);
+  const auto row = [](const char* what, const char* tier, double bytes) {
+    return fmt::format("  {:<34} {:<13} {:>12} {:>18.0f}\n", what, tier, bytes_text(bytes), bytes);
+  };
+  const std::string text = row("activations, 16-bit (an estimate)", where, r.outcome.activations);
+  if (r.outcome.saved <= 0) return text;
+  return text + row("activations that wait for backward", "host (yours)", r.outcome.saved);
 }
 
 std::string first_line(const PlanResult& r) {
@@ -258,7 +266,7 @@ std::string plan_text(const PlanResult& r) {
   text += fmt::format("Free batch  {}\nWear        {}\n", free_batch_text(r), wear_text(r));
   if (r.outcome.plan->durable()) text += "Store       " + store_text(r) + "\n";
   text += "Network     " + network_text(r) + "\n\n";
-  text += rates_text(r);
+  text += rates_text(r.scenario) + "\n";
   return r.outcome.fits() ? text + changes_text(r) : text;
 }
 }  // namespace headrace::tools

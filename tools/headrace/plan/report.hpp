@@ -40,5 +40,7 @@ std::string wear_text(const PlanResult& result);
 // What the store takes, what a commit costs, and what a kill loses; for plans that have one.
 std::string store_text(const PlanResult& result);
 std::string network_text(const PlanResult& result);
+// The node's figures that the scenario uses, a line each with its source.
+std::string rates_text(const Scenario& scenario);
 std::string activations_text(const PlanResult& result);
 }  // namespace headrace::tools

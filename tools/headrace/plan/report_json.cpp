@@ -83,7 +83,7 @@ Json scenario_json(const Scenario& s) {
   Json rates = Json::object();
   for (const FigureName& name : figure_names()) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value > 0 && is_used(name, s.settings, s.ranks(), s.nodes))
+    if (figure.value > 0 && is_used(name, s.settings, s.ranks(), s.nodes, s.on_cpu()))
       rates[name.name] = {{"value", figure.value}, {"unit", name.unit}, {"source", figure.source}};
   }
   return {{"model",
@@ -107,7 +107,9 @@ Json scenario_json(const Scenario& s) {
           {"sequence", s.sequence},
           {"batch", s.batch},
           {"micro_batches", s.micro_batches},
-          {"checkpointing", s.checkpointing}};
+          {"checkpointing", s.checkpointing()},
+          {"checkpoints_in_host_memory", s.saves_in_host_memory()},
+          {"tensor_parallel", s.model->tensor_parallel}};
 }
 }  // namespace
 
@@ -122,6 +124,7 @@ Json plan_json(const PlanResult& r) {
     json["smallest_change"] = r.smallest_change;
   }
   json["activation_bytes_estimated"] = r.outcome.activations;
+  json["activation_bytes_in_host_memory_estimated"] = r.outcome.saved;
   if (!r.outcome.plan) return json;
   const PlanReport& report = r.outcome.plan->report;
   Json rows = Json::array();

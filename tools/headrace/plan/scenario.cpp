@@ -30,20 +30,24 @@ StepWork workload_of(const Scenario& s) {
   work.groups = work_of(*s.model, s.tokens(), s.sequence);
   work.tokens = s.tokens();
   work.micro_batches = s.micro_batches;
-  work.checkpointing = s.checkpointing;
+  work.checkpointing = s.checkpointing();
+  work.saved_in_host_memory = s.saves_in_host_memory();
   work.prefetch_groups = s.settings.prefetch_groups;
+  work.ranks_ahead = s.settings.rank_agreement == RankOrder::kEach ? 0 : s.settings.ranks_ahead;
   work.checksums = s.settings.checksums == Checksums::kOn;
   work.device_shares_host_memory = s.on_cpu();
-  work.update_threads =
-      s.settings.update_threads > 0 ? s.settings.update_threads : std::max(1u, s.machine.cpus);
+  work.update_threads = s.settings.update_threads > 0
+                            ? s.settings.update_threads
+                            : std::max(1u, s.machine.cpus / (s.on_cpu() ? s.ranks_per_node() : 1));
   work.machines = s.nodes;
+  work.tensor_parallel = s.model->tensor_parallel;
   return work;
 }
 
 std::string node_text(const Scenario& s, std::uint64_t bytes) {
   return fmt::format(
       "{} of {}{}", base::format_bytes(bytes), s.machine.name,
-      s.ranks_per_node() > 1 ? fmt::format(", shared by {} ranks", s.machine.gpus) : "");
+      s.ranks_per_node() > 1 ? fmt::format(", shared by {} ranks", s.ranks_per_node()) : "");
 }
 
 // A table of so many takes longer than what it says is worth where the floor alone refuses.
@@ -52,7 +56,7 @@ constexpr double kManyTiles = 1 << 17;
 double tiles_of_rank(const Scenario& s) {
   double tiles = 0;
   for (const PlannedGroup& group : s.model->groups)
-    tiles += tiles_of(group.group.elements(), s.settings.tile_elements, s.ranks());
+    tiles += tiles_of(group.group.elements(), s.settings.tile_elements, s.data_parallel());
   return tiles;
 }
 
@@ -120,12 +124,13 @@ Rates rates_of(const Scenario& s) {
           .update = m.update.value / ranks,
           .update_checked = m.update_checked.value / ranks,
           .verify = m.verify.value / ranks,
-          .flops = m.flops.value,
-          .backward_flops = m.backward_flops.value,
+          .flops = s.on_cpu() ? m.flops.value / ranks : m.flops.value,
+          .backward_flops = s.on_cpu() ? m.backward_flops.value / ranks : m.backward_flops.value,
           .link = s.on_cpu() ? 0 : m.link.value,
           .network = m.network.value / ranks,
           .peers = m.peers.value,
           .call = m.call.value,
+          .transport = s.on_cpu() ? m.transport.value : 0,
           .flush = m.flush.value};
 }
 
@@ -167,19 +172,36 @@ bool Planning::fits(const Scenario& scenario) {
 const partition::Partition& Planning::partition_of(const Scenario& s) {
   const std::uint64_t tile = s.settings.tile_elements;
   const bool same = partition_ && model_ == s.model && partition_->tile_elements == tile &&
-                    partition_->world_size == s.ranks();
+                    partition_->world_size == s.data_parallel();
   if (!same) {
     model_ = s.model;
     // Blocks are dealt from rank 0 on: no rank has more of them.
     partition_ = std::make_shared<partition::Partition>(
-        partition::make_partition(shapes_of(*s.model, s.dtype()), tile, 0, s.ranks()));
+        partition::make_partition(shapes_of(*s.model, s.dtype()), tile, 0, s.data_parallel()));
   }
   return *partition_;
 }
 
+// What a rank has of its node's memory beside activations; nothing, and why, where they leave none.
+std::optional<std::uint64_t> memory_left(const Scenario& s, Outcome& outcome, std::string& source) {
+  const std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
+  const double there = s.on_cpu() ? outcome.activations : outcome.saved;
+  if (left == 0 || there <= 0) return left;
+  const std::uint64_t bytes = whole_bytes(there);
+  if (bytes >= left) {
+    outcome.refusal = fmt::format("activations in host memory are about {}, and memory is {}",
+                                  base::format_bytes(bytes), source);
+    return std::nullopt;
+  }
+  source += ", less activations";
+  return left - bytes;
+}
+
 Outcome Planning::evaluate(const Scenario& s, Spans spans) {
   Outcome outcome;
-  outcome.activations = activation_bytes(*s.model, s.tokens(), s.checkpointing);
+  outcome.activations = activation_bytes(*s.model, s.tokens(), s.activations);
+  if (s.saves_in_host_memory())
+    outcome.saved = s.model->layers * checkpoint_bytes(*s.model, s.tokens());
   if (const double tiles = tiles_of_rank(s); tiles > kManyTiles) {
     outcome.refusal = floor_refusal(s);
     if (outcome.fits()) outcome.refusal = tiles_refusal(tiles, s.settings.tile_elements);
@@ -188,18 +210,9 @@ Outcome Planning::evaluate(const Scenario& s, Spans spans) {
   ++plans_;
   const partition::Partition& partition = partition_of(s);
   residency::PlanInputs in = inputs_of(s, partition, outcome.activations);
-  std::uint64_t left = s.machine.host_bytes / s.ranks_per_node();
-  if (s.on_cpu() && left > 0) {
-    const std::uint64_t activations = whole_bytes(outcome.activations);
-    if (activations >= left) {
-      outcome.refusal = fmt::format("activations are about {}, and memory is {}",
-                                    base::format_bytes(activations), in.machine_limit_source);
-      return outcome;
-    }
-    left -= activations;
-    if (activations > 0) in.machine_limit_source += ", less activations";
-  }
-  in.machine_left_bytes = left;
+  const auto left = memory_left(s, outcome, in.machine_limit_source);
+  if (!left) return outcome;
+  in.machine_left_bytes = *left;
   try {
     outcome.plan = residency::make_plan(in);
   } catch (const Error& error) {

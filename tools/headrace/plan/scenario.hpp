@@ -17,34 +17,42 @@
 
 namespace headrace::tools {
 struct Scenario {
-  std::shared_ptr<const PlannedModel> model;
+  std::shared_ptr<const PlannedModel> model;  // one rank's slice, with tensor parallelism
   Machine machine;
   Settings settings;
   std::uint32_t sequence = 2048;  // tokens
   std::uint32_t batch = 1;        // sequences per micro-batch and rank
   std::uint32_t micro_batches = 1;
-  bool checkpointing = false;
+  Activations activations = Activations::kKept;
   std::uint32_t nodes = 1;
+  std::uint32_t cpu_ranks = 1;  // of a node without GPUs
 
-  std::uint32_t ranks_per_node() const { return std::max(1u, machine.gpus); }
+  bool checkpointing() const { return activations != Activations::kKept; }
+  bool saves_in_host_memory() const {
+    return activations == Activations::kCheckpointedInHostMemory;
+  }
+  std::uint32_t ranks_per_node() const { return on_cpu() ? cpu_ranks : machine.gpus; }
   std::uint32_t ranks() const { return ranks_per_node() * nodes; }
+  // Those that compute on data of their own, and have one whole model among them.
+  std::uint32_t data_parallel() const { return ranks() / model->tensor_parallel; }
   bool on_cpu() const { return machine.gpus == 0; }
   // The dtype that the settings ask for. A model's file may have a different one, which does not
   // matter for training.
   DType dtype() const { return settings.parameter_dtype().value_or(DType::kBf16); }
   // The settings' batch, and what they leave open of it.
   void take_batch() {
-    settings.resolve_batch(ranks(), 1);
+    settings.resolve_batch(data_parallel(), 1);
     batch = *settings.train_micro_batch_size_per_gpu;
     micro_batches = settings.gradient_accumulation_steps;
   }
   double tokens() const { return static_cast<double>(batch) * sequence; }  // of a micro-batch
-  double tokens_per_step() const { return tokens() * micro_batches * ranks(); }
+  double tokens_per_step() const { return tokens() * micro_batches * data_parallel(); }
 };
 
 struct Outcome {
-  std::string refusal;  // "": it fits
-  double activations = 0;
+  std::string refusal;     // "": it fits
+  double activations = 0;  // bytes where the model computes
+  double saved = 0;        // ... and of those that wait in host memory for backward
   // Of one rank, also where drives or GPUs are too small; empty where no plan could be made.
   std::optional<residency::Plan> plan;
   Prediction prediction;

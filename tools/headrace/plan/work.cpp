@@ -115,7 +115,28 @@ PlannedModel planned_model(const Model& model, const std::vector<std::string>& f
   return planned;
 }
 
+PlannedModel sliced(PlannedModel model, std::uint32_t ranks) {
+  model.tensor_parallel = ranks;
+  if (ranks == 1) return model;
+  for (PlannedGroup& group : model.groups) {
+    for (ModelParameter& parameter : group.group.parameters) {
+      if (parameter.shape.size() < 2) continue;
+      const std::uint64_t part = (parameter.elements() + ranks - 1) / ranks;
+      parameter.shape = {static_cast<std::int64_t>(part)};
+    }
+    for (double* const flops :
+         {&group.matrix_flops, &group.attention_flops, &group.trained_matrix_flops})
+      *flops /= ranks;
+  }
+  return model;
+}
+
 std::vector<GroupWork> work_of(const PlannedModel& model, double tokens, double length) {
+  // Forward and backward each sum two activations of a layer over the ranks that have slices of it
+  // (Megatron-LM, arXiv 1909.08053, section 3).
+  const double summed =
+      model.tensor_parallel > 1 ? 2 * 2 * tokens * static_cast<double>(model.width) : 0;
+  const double saved = checkpoint_bytes(model, tokens);
   std::vector<GroupWork> work;
   work.reserve(model.groups.size());
   for (const PlannedGroup& group : model.groups) {
@@ -123,15 +144,28 @@ std::vector<GroupWork> work_of(const PlannedModel& model, double tokens, double 
     const double forward = group.matrix_flops + attention;
     // Gradients of inputs and, but for frozen ones, of weights.
     const double backward = group.matrix_flops + group.trained_matrix_flops + 2 * attention;
-    work.push_back({tokens * forward, tokens * backward});
+    const bool layer = group.attention_flops > 0;
+    work.push_back({.forward_flops = tokens * forward,
+                    .backward_flops = tokens * backward,
+                    .summed_bytes = layer ? summed : 0,
+                    .saved_bytes = layer ? saved : 0});
   }
   return work;
 }
 
-double activation_bytes(const PlannedModel& model, double tokens, bool checkpointing) {
+double checkpoint_bytes(const PlannedModel& model, double tokens) {
+  return 2 * tokens * static_cast<double>(model.width) / model.tensor_parallel;
+}
+
+double activation_bytes(const PlannedModel& model, double tokens, Activations how) {
   if (model.layers == 0) return 0;
   const double width = static_cast<double>(model.width), layers = model.layers;
-  const double of_layers = checkpointing ? (2 * layers + 34) * width : 34 * layers * width;
-  return tokens * (of_layers + 4 * static_cast<double>(model.vocabulary));
+  // Of a layer, 24 of 34 bytes are sliced (Korthikanti et al., arXiv 2205.05198, equation 2).
+  const double layer = tokens * (10 + 24.0 / model.tensor_parallel) * width;
+  const double inputs = how == Activations::kCheckpointed ? layers : 2;
+  const double of_layers =
+      how == Activations::kKept ? layers * layer : inputs * checkpoint_bytes(model, tokens) + layer;
+  const double logits = 4 * static_cast<double>(model.vocabulary) / model.tensor_parallel;
+  return of_layers + tokens * logits;
 }
 }  // namespace headrace::tools

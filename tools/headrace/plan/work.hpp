@@ -21,7 +21,8 @@ struct PlannedGroup {
 struct PlannedModel {
   std::string name, source;
   std::vector<PlannedGroup> groups;
-  std::uint64_t parameters = 0, frozen_parameters = 0;
+  std::uint64_t parameters = 0, frozen_parameters = 0;  // of all ranks' slices
+  std::uint32_t tensor_parallel = 1;                    // ranks that have a slice each
   // For activations; 0: not found by name.
   std::uint32_t layers = 0;
   std::uint64_t width = 0, vocabulary = 0;
@@ -34,11 +35,23 @@ std::uint32_t usual_sequence(const PlannedModel& model);
 // kInvalidArgument for a pattern that matches none.
 PlannedModel planned_model(const Model& model, const std::vector<std::string>& frozen);
 
+// One rank's slice under tensor parallelism: of each matrix a part, and all of the vectors. Shapes
+// are flat then: what counts is their elements.
+PlannedModel sliced(PlannedModel model, std::uint32_t ranks);
+
 // For one micro-batch of `tokens` in sequences of `length`.
 std::vector<GroupWork> work_of(const PlannedModel& model, double tokens, double length);
 
+enum class Activations : std::uint8_t {
+  kKept,
+  kCheckpointed,             // backward computes them again from each layer's input
+  kCheckpointedInHostMemory  // where those inputs wait for it
+};
 // An estimate: 34 bytes per token, layer and element of width, or 2 and one layer whole with
-// checkpointing, and 4 per token and vocabulary entry (docs/tools.md). 0 where no attention was
-// found.
-double activation_bytes(const PlannedModel& model, double tokens, bool checkpointing);
+// checkpointing, and 4 per token and vocabulary entry (docs/tools.md). In host memory, two layers'
+// inputs are on the device. 0 where no attention was found.
+double activation_bytes(const PlannedModel& model, double tokens, Activations how);
+// Of one layer's input, as a rank keeps it for backward: 2 bytes per token and element of width,
+// of which ranks with slices of the model keep a part each (ZeRO, arXiv 1910.02054, section 6.1).
+double checkpoint_bytes(const PlannedModel& model, double tokens);
 }  // namespace headrace::tools

@@ -111,7 +111,7 @@ Scenario scenario_of(const InitOptions& o, const Settings& settings) {
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), {}));
   s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
   s.take_batch();
-  s.checkpointing = o.checkpointing;
+  if (o.checkpointing) s.activations = Activations::kCheckpointed;
   return s;
 }
 
@@ -143,7 +143,7 @@ void take_budget(Json& file, PlanResult& result) {
 void tell_plan(const InitOptions& o, const PlanResult& result, std::FILE* told) {
   const Scenario& s = result.scenario;
   print_to(told, "{}, micro-batches of {} x {} tokens{}: {}\n", o.model, s.batch, s.sequence,
-           s.checkpointing ? ", with checkpointing (the trainer's)" : "", first_line(result));
+           s.checkpointing() ? ", with checkpointing (the trainer's)" : "", first_line(result));
   for (const std::string& note : notes_of(result)) print_to(told, "{}\n", note);
 }
 }  // namespace
