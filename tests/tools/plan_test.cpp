@@ -331,8 +331,7 @@ TEST_F(PlanProgram, SharesWhatPassesBetweenRanksOutEvenly) {
       const double sent = one["sent_bytes_per_step"], most = one["most_sent_bytes_per_step"];
       EXPECT_EQ(ranks, 8 * nodes);
       const double each = parameters * (ranks - 1) / ranks;
-      if (stage == 2) EXPECT_NEAR(sent, 4 * each, 1e-3 * sent);
-      if (stage == 3) EXPECT_NEAR(sent, 5.87 * each, 0.03 * each);
+      EXPECT_NEAR(sent, (stage == 2 ? 4 : 5.87) * each, (stage == 2 ? 0.004 : 0.03) * each);
       EXPECT_LE(most, 1.02 * sent) << ranks;
     }
   }

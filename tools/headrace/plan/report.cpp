@@ -225,7 +225,9 @@ namespace {
 // which NCCL and a node's copies bring once for all ranks, and gradients for each rank of the node.
 std::uint64_t bits_into_node(const PlanResult& r) {
   const residency::Plan& plan = *r.outcome.plan;
-  const std::uint64_t here = r.scenario.ranks_per_node(), times = r.scenario.micro_batches;
+  // Ranks with slices of the model have a part of its gradients each.
+  const std::uint64_t here = r.scenario.ranks_per_node() / r.scenario.model->tensor_parallel;
+  const std::uint64_t times = r.scenario.micro_batches;
   const std::uint64_t gathers = plan.slot_per_group || plan.node_ranks > 0 ? 1 : 2 * times;
   const bool once = !r.scenario.on_cpu() || plan.node_ranks > 0;
   const std::uint64_t gathered = plan.wire.packed_parameters ? 8 : 16;
