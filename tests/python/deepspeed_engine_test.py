@@ -123,6 +123,14 @@ class Training(Engines):
         self.assert_same(weights[0], weights[1])
         self.assertFalse(torch.equal(weights[0]["0.0.weight"], weights[2]["0.0.weight"]))
 
+    @unittest.skipIf(DEVICE != "cpu", "on a GPU, there is something to copy")
+    def test_says_where_checkpoints_are_on_the_cpu_and_that_there_are_none(self):
+        config = {"activation_checkpointing": {"cpu_checkpointing": True}}
+        with self.assertWarnsRegex(UserWarning, "cpu_checkpointing.*in host memory already"):
+            engine = self.engine(config=config)
+        with self.assertWarnsRegex(UserWarning, "no torch.utils.checkpoint ran"):
+            self.train(engine, range(2))
+
     def test_converts_to_bf16_and_sums_micro_batches_in_f32(self):
         engine = self.engine(config={"bf16": {"enabled": True}})
         self.assertEqual(next(engine.module.parameters()).dtype, torch.bfloat16)

@@ -34,6 +34,7 @@ warnings.filterwarnings("ignore")
 import headrace  # noqa: E402
 import headrace.torch  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 try:
@@ -1015,6 +1016,208 @@ class Values(Case):
                 reloaded = type(model).from_pretrained(path + "-trained")
                 self.assert_same(values_of(reloaded), expected)
                 optimizer.close()
+
+
+class Elsewhere:
+    """A device that this machine lacks: what is copied out of it lies in other memory."""
+
+    def __init__(self):
+        self.out_in_backward = self.copies = 0
+
+    def out(self, tensor):
+        self.copies += 1
+        self.out_in_backward += torch._C._current_graph_task_id() != -1
+        return tensor.clone()
+
+    def begin(self, host, size, stride):
+        return torch.empty_strided(size, stride, dtype=host.dtype).copy_(host)
+
+    def ready(self, begun):
+        return begun
+
+
+class HostCheckpoints(Case):
+    """activation_checkpointing.cpu_checkpointing, on a device that is not the CPU."""
+
+    CONFIG = {"activation_checkpointing": {"cpu_checkpointing": True}}
+
+    def offload(self, model, *arguments, **options):
+        with warnings.catch_warnings(record=True):
+            model, optimizer = super().offload(model, self.CONFIG, *arguments, **options)
+        self.checkpoints = optimizer._part.offload.checkpoints
+        self.copies = self.checkpoints.copies = Elsewhere()
+        return model, optimizer
+
+    def train_and_watch(self, model, optimizer, **options):
+        """The losses, and how many inputs of layers live between forward and backward."""
+        inputs, alive = [], []
+
+        def loss(model, seed):
+            inputs.clear()
+            value = loss_of(model, seed)
+            alive.append(sum(not one.expired() for one in inputs))
+            return value
+
+        hooks = [layer.register_forward_pre_hook(
+            lambda _module, arguments: inputs.append(
+                StorageWeakRef(arguments[0].untyped_storage())))
+            for layer in model.layers]
+        losses = self.train(model, optimizer, loss=loss, **options)
+        for hook in hooks:
+            hook.remove()
+        return losses, alive
+
+    def test_have_the_bits_of_those_on_the_device_and_leave_it(self):
+        for reentrant in (True, False):
+            for dtype in (torch.float32, torch.bfloat16):
+                with self.subTest(reentrant=reentrant, dtype=dtype):
+                    plain = net_of(dtype)
+                    plain.reentrant = reentrant
+                    expected, alive = self.train_and_watch(
+                        plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+                    self.assertEqual(alive, 3 * [LAYERS])
+                    model = net_of(dtype)
+                    model.reentrant = reentrant
+                    model, optimizer = self.offload(model)
+                    seen, alive = self.train_and_watch(model, optimizer)
+                    self.assertEqual(seen, expected)
+                    self.assert_same(values_of(model), values_of(plain))
+                    self.assertEqual(alive, 3 * [0])
+                    self.assertEqual((self.copies.copies, self.copies.out_in_backward),
+                                     (3 * LAYERS, 0))
+                    # In torch, those of one kind live as long as the last step's loss.
+                    size_bytes = 2 * 8 * WIDTH * dtype.itemsize * LAYERS * (1 if reentrant else 2)
+                    self.assertEqual(optimizer.stats()[0]["model"]["checkpoints"],
+                                     {"checkpoints": 3 * LAYERS, "host_bytes": 0,
+                                      "host_bytes_most": size_bytes})
+                    optimizer.close()
+        self.assertNotIn("apply", torch.utils.checkpoint.CheckpointFunction.__dict__)
+
+    @NEEDS_TRANSFORMERS
+    def test_serve_gradient_checkpointing_of_transformers(self):
+        def make():
+            torch.manual_seed(0)
+            model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+                vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+                num_attention_heads=4, num_key_value_heads=4)).train()
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+            return model
+
+        def loss(model, seed):
+            ids = torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(seed))
+            return model(input_ids=ids, labels=ids).loss
+
+        for reentrant in (True, False):
+            with self.subTest(reentrant=reentrant):
+                plain = make()
+                expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2),
+                                      loss=loss)
+                model, optimizer = self.offload(make())
+                self.assertEqual(self.train(model, optimizer, loss=loss), expected)
+                self.assert_same(values_of(model), values_of(plain))
+                self.assertEqual(self.copies.copies, 3 * 3)
+                optimizer.close()
+
+    def test_keep_strides_share_masks_and_leave_parameters_and_windows(self):
+        strides = []
+
+        class Sees(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.nn.Parameter(torch.linspace(0, 1, 12).view(3, 4))
+
+            def forward(self, x, mask, window, weight):
+                strides.append((x.stride(), mask.stride(), window.stride()))
+                return x * mask * window * weight * self.weight
+
+        for reentrant in (True, False):
+            with self.subTest(reentrant=reentrant):
+                torch.manual_seed(0)
+                model = torch.nn.ModuleList(Sees() for _ in range(2))
+                model, optimizer = self.offload(model)
+                mask = torch.arange(1.0, 4.0).unsqueeze(1).expand(3, 4)
+                window = torch.arange(6.0).as_strided((3, 4), (1, 1))
+                weight = torch.nn.Parameter(torch.ones(3, 4))
+                x = torch.randn(4, 3, requires_grad=True) * 2
+                strides.clear()
+                out = x.t()
+                for layer in model:
+                    out = checkpoint(layer, out, mask, window, weight, use_reentrant=reentrant)
+                out.sum().backward()
+                self.assertEqual(self.copies.copies, 3)  # the two of x, and the mask once
+                self.assertEqual(strides[0], ((1, 3), (1, 0), (1, 1)))
+                self.assertEqual(strides[2:], strides[1::-1])
+                self.assertTrue(weight.grad.isfinite().all())
+                optimizer.zero_grad()
+                optimizer.close()
+
+    def test_leave_nested_ones_and_hooks_of_the_program_alone(self):
+        def nested(layer, x):
+            return checkpoint(layer, x, use_reentrant=False)
+
+        for reentrant in (True, False):
+            found = []
+            for model in (net_of(), net_of()):
+                if found:
+                    model, optimizer = self.offload(model)
+                x = model.embedding(tokens_of()).detach().requires_grad_()
+                out = x * 1
+                for layer in model.layers[:2]:
+                    out = checkpoint(nested, layer, out, use_reentrant=reentrant)
+                out.sum().backward()
+                found.append(x.grad)
+            self.assertTrue(torch.equal(*found))
+            self.assertEqual((self.copies.copies, self.copies.out_in_backward), (2, 0))
+            packed = []
+            model.reentrant = reentrant
+            with torch.autograd.graph.saved_tensors_hooks(
+                    lambda one: packed.append(one) or one, lambda one: one):
+                loss_of(model).backward()
+            self.assertEqual(self.copies.copies, 2)
+            self.assertGreater(len(packed), LAYERS)
+            optimizer.zero_grad()
+            optimizer.close()
+
+    def test_that_do_not_fit_are_refused_by_name_and_nothing_stays(self):
+        model = net_of()
+        model.reentrant = False
+        model, optimizer = self.offload(model)
+        with unittest.mock.patch.object(self.copies, "out", side_effect=RuntimeError("no memory")):
+            with self.assertRaisesRegex(headrace.OutOfBudget, "cpu_checkpointing: 2048 bytes.*no"):
+                loss_of(model)
+        self.train(model, optimizer)
+        self.assertEqual(self.checkpoints.report()["host_bytes"], 0)
+
+    def test_on_the_cpu_copy_nothing_and_say_so_and_those_that_are_missing_are_named(self):
+        model = net_of()
+        model.reentrant = False
+        with self.assertWarnsRegex(UserWarning, "cpu_checkpointing, and the model computes on"):
+            model, optimizer = super().offload(model, self.CONFIG)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.train(model, optimizer)
+        self.assertEqual(optimizer.stats()[0]["model"]["checkpoints"],
+                         {"checkpoints": 3 * LAYERS, "host_bytes": 0, "host_bytes_most": 0})
+        optimizer.close()
+        model, optimizer = self.offload(net_of())
+        with self.assertWarnsRegex(UserWarning, "no torch.utils.checkpoint ran.*enable") as seen:
+            self.train(model, optimizer)
+        self.assertEqual(len(seen.warnings), 1)
+
+    def test_other_keys_of_the_section_are_named_and_wrong_ones_refused(self):
+        section = {"cpu_checkpointing": True, "partition_activations": True}
+        with self.assertLogs("headrace", "WARNING") as seen:
+            _, optimizer = super().offload(net_of(), {"activation_checkpointing": section})
+        optimizer.close()
+        self.assertIn("partition_activations", "".join(seen.output))
+        self.assertNotIn("cpu_checkpointing", "".join(seen.output))
+        with self.assertRaisesRegex(headrace.ConfigError, "cpu_checkpointing"):
+            super().offload(net_of(), {"activation_checkpointing": {"cpu_checkpointing": 3}})
+        with unittest.mock.patch.object(torch.utils.checkpoint, "_NoopSaveInputs", None), \
+                unittest.mock.patch.object(torch.utils.checkpoint, "CheckpointFunction", None):
+            with self.assertRaisesRegex(headrace.Unsupported, "saves the inputs of checkpoints"):
+                super().offload(net_of(), self.CONFIG)
 
 
 class Blocks(Case):

@@ -38,10 +38,12 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
         _private.refuse_other_torch()
         _refuse_twice(model)
         settings = _settings.read(config)
+        in_host = _settings.host_checkpoints(settings)
         folder = _settings.place(settings, nvme, host_budget)
         rule, options = _settings.rule_of(settings, optimizer, options)
         divisions = _blocks.divide(model, blocks)
-        of_model = Offload(model, divisions, folder, device_of(model, device), ranks)
+        of_model = Offload(model, divisions, folder, device_of(model, device), ranks,
+                           in_host)
         _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
         made = _made(rule, params if params is not None else list(model.named_parameters()),
                      {"snapshots": snapshots, **options})

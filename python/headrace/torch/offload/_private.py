@@ -11,6 +11,7 @@ import functools
 from typing import Any, Callable, Optional
 
 import torch
+import torch.utils.checkpoint
 
 from ..._errors import Unsupported
 
@@ -54,6 +55,21 @@ def saved_tensor_hooks() -> Optional[tuple]:
 
 def pop_saved_tensor_hooks() -> None:
     torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def around_checkpoints(save: Callable[..., Any]) -> Callable[[], None]:
+    """Where torch.utils.checkpoint saves the inputs of a checkpoint, it calls save(run, *arguments)
+    in place of run(*arguments). Returns what undoes it."""
+    module = torch.utils.checkpoint
+    kinds = [module.CheckpointFunction, module._NoopSaveInputs]
+    for kind in kinds:
+        setattr(kind, "apply", staticmethod(functools.partial(save, kind.apply)))
+
+    def undo() -> None:
+        for kind in kinds:
+            del kind.apply  # torch's own is that of the class above
+
+    return undo
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:
