@@ -36,7 +36,7 @@ from torch.utils.checkpoint import checkpoint
 import headrace
 import headrace.deepspeed
 import headrace.torch
-from headrace.deepspeed._take_over import GatheredParameters
+from headrace.deepspeed.zero import GatheredParameters
 
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("transformers", "peft")}
 
@@ -390,7 +390,7 @@ def train_engine(rank, engine, steps=3, first=0):
 
 
 def deepspeed_trains(rank):
-    from headrace.deepspeed._take_over import GatheredParameters
+    from headrace.deepspeed.zero import GatheredParameters
     engine = engine_of(rank)
     assert (engine.world_size, engine.global_rank) == (rank.ranks, rank.rank)
     assert engine.train_batch_size() == 2 * MICRO_BATCHES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 import weakref
 from typing import Iterable, Iterator, Mapping, Optional
@@ -14,6 +13,7 @@ from ..._engine import Engine, Group, Parameter
 from ..._errors import Error, PeerLost, WrongState
 from ..._library import unbroken
 from .._part import memory_of
+from .._spaces import give_memory_back
 from . import _values
 from ._backward import Passes
 from ._blocks import Division
@@ -89,7 +89,7 @@ class Offload:
             for group, of_engine in zip(self.groups, added):
                 group.attach(self.engine, of_engine, joins=self.ranks.several)
                 self._move(group, moved)
-            _give_memory_back()
+            give_memory_back()
             move_buffers(self.model, self.device)
             self.bind_kept()
             self.note_no_gradients()
@@ -342,13 +342,6 @@ class Offload:
         if self._asleep:
             raise WrongState(f"{call} while the model is asleep; nothing was done. Call "
                              "optimizer.wake() first.")
-
-
-def _give_memory_back() -> None:
-    """glibc keeps much of what was freed for the next allocations, and there are none."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def live() -> list[Offload]:

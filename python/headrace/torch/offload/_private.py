@@ -72,6 +72,34 @@ def around_checkpoints(save: Callable[..., Any]) -> Callable[[], None]:
     return undo
 
 
+def telling_of_copies(tell: Callable[[Any], None]) -> Callable[[], None]:
+    """Calls tell() with each parameter that copy.deepcopy() makes: no module registers it. Returns
+    what undoes it."""
+    return _telling(torch.nn.Parameter, "__deepcopy__", tell)
+
+
+def telling_of_conversions(tell: Callable[[Any], None]) -> Callable[[], None]:
+    """Calls tell() with each module that to(), half() and others have gone through."""
+    return _telling(torch.nn.Module, "_apply", tell)
+
+
+def _telling(kind: type, name: str, tell: Callable[[Any], None]) -> Callable[[], None]:
+    own = getattr(kind, name)
+
+    @functools.wraps(own)
+    def told(*arguments: Any, **named: Any) -> Any:
+        result = own(*arguments, **named)
+        tell(result)
+        return result
+
+    def undo() -> None:
+        if getattr(kind, name) is told:
+            setattr(kind, name, own)
+
+    setattr(kind, name, told)
+    return undo
+
+
 def note_step(optimizer: torch.optim.Optimizer) -> None:
     """For its schedules, which otherwise warn that it has made no step."""
     optimizer._opt_called = True
