@@ -4,6 +4,7 @@
 headrace.Engine serves numpy and every other framework; headrace.torch has the optimizers for torch,
 and is the only part that imports torch. headrace.offload() is for models of torch that do not fit.
 """
+from . import _ends  # noqa: F401
 from ._collective import Collective
 from ._config import __version__, show_config
 from ._engine import Engine, Gathered, Group, Parameter, StepResult
