@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""headrace.offload() and headrace.gathered(). torch is imported when one of them is called."""
+"""headrace.offload(), building() and gathered(). torch is imported when one of them is called."""
 from __future__ import annotations
 
 from typing import Any, ContextManager, Optional, Union
@@ -32,6 +32,14 @@ def offload(model: Any, config: Any = None, *, nvme: Optional[str] = None,
     return rooms.offload(model, config, nvme=nvme, host_budget=host_budget, blocks=blocks,
                          optimizer=optimizer, params=params, snapshots=snapshots,
                          device=device, collective=collective, **options)
+
+
+def building(nvme: str) -> ContextManager[None]:
+    """Within `with`, modules are made with their parameters in files in the folder nvme, which
+    serve as memory: so a model is made that does not fit in memory. Its values are those that it
+    has without. offload() takes them from there."""
+    from .torch import offload as rooms
+    return rooms.building(nvme)
 
 
 def gathered(what: Any, *, modify: bool = False,

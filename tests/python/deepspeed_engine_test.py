@@ -12,6 +12,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import unittest.mock
 import warnings
 
 sys.dont_write_bytecode = True
@@ -25,7 +26,8 @@ import torch  # noqa: E402
 import headrace.deepspeed  # noqa: E402
 import headrace.torch  # noqa: E402
 from headrace.deepspeed._on_import import when_imported  # noqa: E402
-from headrace.deepspeed._take_over import GatheredParameters, Init  # noqa: E402
+from headrace.torch.offload._building import folder_of  # noqa: E402
+from headrace.deepspeed.zero import GatheredParameters, Init  # noqa: E402
 
 DEVICE = os.environ.get("HEADRACE_TEST_DEVICE", "cpu")
 os.environ.setdefault("DS_ACCELERATOR", DEVICE)
@@ -122,6 +124,14 @@ class Training(Engines):
             weights.append(self.weights(engine))
         self.assert_same(weights[0], weights[1])
         self.assertFalse(torch.equal(weights[0]["0.0.weight"], weights[2]["0.0.weight"]))
+
+    @unittest.skipIf(DEVICE != "cpu", "on a GPU, there is something to copy")
+    def test_says_where_checkpoints_are_on_the_cpu_and_that_there_are_none(self):
+        config = {"activation_checkpointing": {"cpu_checkpointing": True}}
+        with self.assertWarnsRegex(UserWarning, "cpu_checkpointing.*in host memory already"):
+            engine = self.engine(config=config)
+        with self.assertWarnsRegex(UserWarning, "no torch.utils.checkpoint ran"):
+            self.train(engine, range(2))
 
     def test_converts_to_bf16_and_sums_micro_batches_in_f32(self):
         engine = self.engine(config={"bf16": {"enabled": True}})
@@ -631,6 +641,135 @@ class TakingOver(Engines):
         with GatheredParameters(model.parameters(), enabled=False):
             with self.assertRaises(RuntimeError):
                 model[0][0].weight.sum()
+
+
+class MadeInFiles(Engines):
+    """Models that are made within zero.Init()."""
+
+    def assert_in_files(self, model, folder):
+        self.assertEqual({folder_of(one) for one in model.parameters()}, {folder})
+
+    def test_have_the_values_and_losses_of_others(self):
+        expected = self.engine(model_of())
+        losses = self.train(expected, range(4))
+        config = self.config()
+        path = os.path.join(self.folder, "ds.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        for given in ({"config_dict_or_path": config}, {"config": path}):
+            with Init(**given):
+                model = model_of()
+            self.assert_in_files(model, self.folder)
+            engine = self.engine(model)
+            self.assertEqual(self.train(engine, range(4)), losses)
+            self.assert_same(self.weights(engine), self.weights(expected))
+            engine.destroy()
+
+    def test_are_converted_and_written_to_one_parameter_at_a_time(self):
+        plain = model_of()
+        with Init(config_dict_or_path=self.config()):
+            model = model_of()
+        for one in (plain, model):
+            with GatheredParameters(one[0][0].weight, modifier_rank=0):
+                torch.nn.init.constant_(one[0][0].weight, 1 / 3)
+        engines = [self.engine(one, config={"bf16": {"enabled": True}}) for one in (plain, model)]
+        self.assert_same(*map(self.weights, engines))
+        self.assertEqual(*(self.train(engine, range(2), torch.bfloat16) for engine in engines))
+        for engine in engines:
+            engine.destroy()
+        self.assert_in_files(model, self.folder)
+        with self.assertRaisesRegex(headrace.Error, "nvme_path|missing"):
+            at = {"device": "nvme", "nvme_path": self.folder + "/missing"}
+            self.engine(model, config={"fp16": {"enabled": True}, "zero_optimization": {
+                "offload_param": at}})
+        self.assert_in_files(model, self.folder)
+        self.assertEqual({one.dtype for one in model.parameters()}, {torch.bfloat16})
+
+    def test_are_where_the_config_says_or_in_the_folder_of_tempfile(self):
+        model = model_of()
+        Init(module=model, config=self.config())
+        self.assert_in_files(model, self.folder)
+        for given in ({"config": self.config(place="cpu")}, {"config": {}}, {"enabled": False}):
+            with Init(**given):
+                self.assert_in_files(model_of(), None)
+        with unittest.mock.patch("tempfile.tempdir", self.folder):
+            with Init(), Init():
+                model = model_of()
+            self.assert_in_files(model, self.folder)
+        with unittest.mock.patch("tempfile.tempdir", "/dev/shm"), \
+                self.assertWarnsRegex(UserWarning, "/dev/shm is memory .tmpfs., so.*TMPDIR"):
+            with Init():
+                self.assert_in_files(model_of(), None)
+        with self.assertRaisesRegex(FileNotFoundError, "missing.json"):
+            Init(config="missing.json")
+        with self.assertRaisesRegex(headrace.NoSuchFile, "missing; the model was not|missing, and"):
+            with Init(config={"zero_optimization": {"offload_param": {
+                    "device": "nvme", "nvme_path": self.folder + "/missing"}}}):
+                self.fail("it began")
+
+    @unittest.skipUnless(HAS_TRAINER, "deepspeed or transformers is not installed")
+    def test_are_those_of_transformers_too(self):
+        done = subprocess.run([sys.executable, "-c", MADE, self.folder, "29544"], text=True,
+                              capture_output=True, timeout=300, check=False,
+                              env=dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"))
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertEqual(done.stdout.splitlines()[-4:], [
+            "in memory False", "made True True", "loaded True True", "trained True"])
+
+
+# Models that transformers makes within zero.Init() by itself, since a ds.json has parameters on a
+# drive.
+MADE = textwrap.dedent("""
+    import os, sys
+    folder, port = sys.argv[1:3]
+    os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="127.0.0.1", RANK="0", LOCAL_RANK="0",
+                      WORLD_SIZE="1", MASTER_PORT=port, TORCH_EXTENSIONS_DIR=folder + "/ext")
+    import headrace.deepspeed
+    headrace.deepspeed.take_over()
+    import torch
+    from headrace.torch.offload._building import folder_of
+    from transformers import AutoModelForCausalLM, LlamaConfig
+    from transformers.integrations import HfDeepSpeedConfig
+    import deepspeed
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+    deepspeed.init_distributed("gloo")
+    kind = LlamaConfig(vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                       num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True)
+
+    def made():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(kind)
+
+    def same(one, other):
+        return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(),
+                                                     other.state_dict().values(), strict=True))
+
+    in_memory = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    while_it_lives = HfDeepSpeedConfig(in_memory)  # the order of random numbers is another one
+    plain = made()
+    plain.save_pretrained(folder + "/saved")
+    print("in memory", any(map(folder_of, plain.parameters())))
+    at = {"device": "nvme", "nvme_path": folder}
+    config = {"train_micro_batch_size_per_gpu": 1,
+              "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
+              "zero_optimization": {"stage": 3, "offload_optimizer": at, "offload_param": at}}
+    while_it_lives = HfDeepSpeedConfig(config)
+    model = made()
+    print("made", same(model, plain), all(map(folder_of, model.parameters())))
+    model = AutoModelForCausalLM.from_pretrained(folder + "/saved")
+    print("loaded", same(model, plain), all(map(folder_of, model.parameters())))
+    ids = torch.arange(8).view(1, 8)
+    losses = []
+    for one in (plain, model):
+        engine, *_ = deepspeed.initialize(model=one.train(), config=config)
+        for _ in range(2):
+            loss = engine(input_ids=ids, labels=ids).loss
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        engine.destroy()
+    print("trained", losses[:2] == losses[2:])
+    """)
 
 
 # What a program of Hugging Face does that is started with --deepspeed ds.json.

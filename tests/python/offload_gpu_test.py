@@ -66,6 +66,22 @@ class Training(Case):
                         optimizer.close()
             own.close()
 
+    def test_keeps_the_inputs_of_checkpoints_in_host_memory(self):
+        for reentrant in (False, True):
+            with self.subTest(reentrant=reentrant):
+                found = []
+                for in_host in (False, True):
+                    model = net_of()
+                    model.reentrant = reentrant
+                    section = {"cpu_checkpointing": in_host}
+                    model, optimizer = self.offload(model, {"activation_checkpointing": section})
+                    found.append((self.trained(model, optimizer), values_of(model)))
+                kept = optimizer.stats()[0]["model"]["checkpoints"]
+                self.assertEqual(kept["checkpoints"], 3 * cases.LAYERS)
+                self.assertGreaterEqual(kept["host_bytes_most"], cases.LAYERS * 2048)
+                self.assertEqual(found[0][0], found[1][0])
+                self.assert_same(found[0][1], found[1][1])
+
     def test_begins_on_the_cpu_where_device_says_so(self):
         results = []
         for on_gpu in (False, True):

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import pathlib
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import warnings
 
@@ -36,7 +38,7 @@ from torch.utils.checkpoint import checkpoint
 import headrace
 import headrace.deepspeed
 import headrace.torch
-from headrace.deepspeed._take_over import GatheredParameters
+from headrace.deepspeed.zero import GatheredParameters
 
 HAS = {name: importlib.util.find_spec(name) is not None for name in ("transformers", "peft")}
 
@@ -390,7 +392,7 @@ def train_engine(rank, engine, steps=3, first=0):
 
 
 def deepspeed_trains(rank):
-    from headrace.deepspeed._take_over import GatheredParameters
+    from headrace.deepspeed.zero import GatheredParameters
     engine = engine_of(rank)
     assert (engine.world_size, engine.global_rank) == (rank.ranks, rank.rank)
     assert engine.train_batch_size() == 2 * MICRO_BATCHES
@@ -501,6 +503,38 @@ def raises_before_offload(rank):
     rank.offload(net())
 
 
+def ends_before_it_comes(rank, of_rank=1):
+    if rank.rank == of_rank:
+        raise KeyError("mine")
+    rank.offload(net())
+
+
+def is_killed_before_it_comes(rank):
+    if rank.rank == 1:
+        if os.fork() == 0:  # a worker that fails is not the rank
+            sys.last_value = KeyError("of a worker")
+            headrace._ends._tell()
+            os._exit(1)
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    from headrace.torch import _meeting
+    _meeting._NOTICE_SECONDS = 1.0
+    logging.basicConfig()
+    headrace.torch.ProcessGroup(timeout=3.0)
+
+
+def comes_late(rank):
+    headrace.torch.ProcessGroup().close()
+    time.sleep(1 - rank.rank)
+    model, optimizer = rank.offload(net())
+    seen = rank.train(model, optimizer, steps=1)
+    optimizer.close()
+    return seen
+
+
+SCENARIOS["comes_late"] = comes_late
+
+
 def is_interrupted(rank):
     model, optimizer = rank.offload(net())
     rank.train(model, optimizer, steps=1)
@@ -536,7 +570,8 @@ def steps_with_another_rate(rank):
 
 SCENARIOS |= {one.__name__: one for one in (
     raises_in_forward, raises_before_offload, is_interrupted, leaves, runs_fewer_passes,
-    steps_with_another_rate)}
+    steps_with_another_rate, ends_before_it_comes, is_killed_before_it_comes)}
+SCENARIOS["first_ends"] = lambda rank: ends_before_it_comes(rank, of_rank=0)
 SCENARIOS["first_raises"] = lambda rank: raises_in_forward(rank, of_rank=0)
 
 
@@ -645,6 +680,13 @@ class DeepSpeed(Case):
                              deepspeed_trains.resumed)
 
 
+def store_of_first():
+    """Of torch.distributed, in rank 0, at a port that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{found.getsockname()[1]}"
+
+
 class Failures(Case):
     def ends(self, name, init=None):
         """The last lines of what each rank prints."""
@@ -652,18 +694,33 @@ class Failures(Case):
         return [(code, errors.strip().splitlines()[-1]) for _, errors, code in ends]
 
     def test_of_a_rank_end_the_others_with_its_cause(self):
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            tcp = f"tcp://127.0.0.1:{found.getsockname()[1]}"  # the store is in rank 0
         for name, failing, text in (("raises_in_forward", 1, "KeyError: 'mine'"),
                                     ("first_raises", 0, "KeyError: 'mine'"),
                                     ("raises_before_offload", 1, "ArgumentError: the optimizer")):
             with self.subTest(name):
-                ends = self.ends(name, tcp if name == "first_raises" else None)
+                ends = self.ends(name, store_of_first() if name == "first_raises" else None)
                 self.assertEqual([code for code, _ in ends], [1, 1])
                 self.assertIn(text, ends[failing][1])
                 self.assertRegex(ends[1 - failing][1],
                                  f"PeerLost: .*rank {failing} gave up: {text}")
+
+    def test_of_a_rank_that_never_comes_end_the_others_by_its_name(self):
+        for name, failing, init in (("ends_before_it_comes", 1, lambda: None),
+                                    ("ends_before_it_comes", 1, store_of_first),
+                                    ("first_ends", 0, store_of_first)):
+            with self.subTest(name, init=init):
+                ends = self.ends(name, init())
+                self.assertIn("KeyError: 'mine'", ends[failing][1])
+                self.assertRegex(ends[1 - failing][1], f"PeerLost: rank {failing} ended before it "
+                                                       "came to .*: KeyError: 'mine'; nothing was")
+        (_, errors, code), (_, _, of_killed) = self.world("is_killed_before_it_comes")
+        self.assertEqual((code, of_killed), (1, -signal.SIGKILL))
+        self.assertRegex(errors, "rank 0 has waited 1 s for rank 1 to come")
+        self.assertRegex(errors.splitlines()[-1], "PeerLost: rank 1 did not come .* within 3 s")
+
+    def test_are_none_where_a_rank_is_late(self):
+        one, other = self.results("comes_late")
+        self.assertEqual(one, other)
 
     def test_name_what_differs_on_all_ranks(self):
         for name, text in (

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import zero
 from ._install import OPERATIONS, install, installed
 from ._take_over import take_over
 
 install()
 
-__all__ = ["OPERATIONS", "initialize", "install", "installed", "take_over"]
+__all__ = ["OPERATIONS", "initialize", "install", "installed", "take_over", "zero"]
 
 
 def initialize(*arguments: Any, **named: Any) -> tuple:

@@ -13,7 +13,7 @@ from .._errors import ArgumentError, PeerLost, Unsupported
 from .._settings import called
 from ..torch import offload as rooms
 from ..torch._part import NAMES
-from ..torch.offload import _given_optimizer, _settings
+from ..torch.offload import _building, _given_optimizer, _settings
 from ..torch.offload._blocks import automatic_or_leaves
 from ..torch.offload._ranks import Ranks, ranks_of
 from . import _config
@@ -101,6 +101,7 @@ def _undo(made: Any, before: list) -> None:
         parameter.requires_grad_(requires_grad)
         if parameter.dtype != dtype:
             with contextlib.suppress(RuntimeError):  # several ranks have lost its values
+                _building.convert([parameter], dtype)
                 parameter.data = parameter.data.to(dtype)
 
 
@@ -108,6 +109,7 @@ def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
     """To the dtype of the file, as DeepSpeed does."""
     for key, dtype in _DTYPES.items():
         if (rest.get(key) or {}).get("enabled") is True:
+            _building.convert(model.parameters(), dtype)
             model.to(dtype)
 
 

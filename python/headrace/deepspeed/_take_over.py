@@ -2,56 +2,12 @@
 """Puts headrace's engine in the place of DeepSpeed's, for programs that import `deepspeed`."""
 from __future__ import annotations
 
-import contextlib
 import types
-from typing import Any
 
 from .._errors import Unsupported
 from ._on_import import when_imported
 
 _NAMES = ("initialize", "DeepSpeedEngine", "zero")
-
-
-class Init(contextlib.AbstractContextManager):
-    """For deepspeed.zero.Init: parameters are made as they are without it. initialize() takes them
-    out of memory."""
-
-    def __init__(self, module: Any = None, *_arguments: Any, **_named: Any) -> None:
-        del module
-
-    def __exit__(self, *_exception: Any) -> None:
-        return None
-
-
-class GatheredParameters(contextlib.AbstractContextManager):
-    """For deepspeed.zero.GatheredParameters: headrace.gathered(). Of parameters that are not
-    offloaded, each rank has its own; after the scope, they are those of modifier_rank on all."""
-
-    def __init__(self, params: Any, modifier_rank: Any = None, fwd_module: Any = None,
-                 enabled: bool = True) -> None:
-        del fwd_module
-        self._what, self._rank, self._enabled = params, modifier_rank, enabled
-        self._scope = contextlib.ExitStack()
-
-    def __enter__(self) -> Any:
-        if self._enabled:
-            from ..torch.offload import gathered
-            self._scope.enter_context(gathered(self._listed(), modify=self._rank is not None,
-                                               of_rank=self._rank))
-        return self._what
-
-    def __exit__(self, *exception: Any) -> Any:
-        result = self._scope.__exit__(*exception)
-        if self._enabled and self._rank is not None and exception[0] is None:
-            from ..torch.offload import spread
-            spread(self._listed(), self._rank)
-        return result
-
-    def _listed(self) -> Any:
-        import torch
-        if isinstance(self._what, (torch.nn.Module, torch.Tensor)):
-            return self._what
-        return [one for one in self._what if one is not None]
 
 
 def take_over() -> None:
@@ -66,9 +22,10 @@ def _replace(module: types.ModuleType) -> None:
         raise Unsupported(f"this version of DeepSpeed has no {', '.join(missing)}, so headrace "
                           "cannot take its place; it was tried with 0.19.8. Leave "
                           "HEADRACE_DEEPSPEED=engine and take_over() away.")
+    from . import zero
     from ._engine import Engine
     from ._initialize import initialize
     module.initialize = initialize  # type: ignore[attr-defined]
     module.DeepSpeedEngine = Engine  # type: ignore[attr-defined]
-    module.zero.Init = Init
-    module.zero.GatheredParameters = GatheredParameters
+    module.zero.Init = zero.Init  # type: ignore[attr-defined]
+    module.zero.GatheredParameters = zero.GatheredParameters  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from .._collective import Collective
 from .._errors import PeerLost, WrongState
+from ._meeting import wait_for_all
 
 
 _STORE_IS_GONE = (RuntimeError, ValueError)  # with its rank, or with all of torch's groups
@@ -38,6 +39,7 @@ class ProcessGroup(Collective):
                              "or leave collective out for one rank.")
         made = group is None
         if made:
+            wait_for_all(timeout)
             group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
         self._group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)

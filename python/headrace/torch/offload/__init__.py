@@ -4,7 +4,8 @@
 _blocks.py finds the groups; _groups.py parks and binds their parameters; _forward.py and
 _backward.py say when; _gradients.py takes gradients; _values.py moves values in and out;
 _optimizer.py and _model_part.py update; _given_optimizer.py reads a program's own optimizer;
-_ranks.py is for several processes; _offload.py is all of one model; _private.py has the names that
+_ranks.py is for several processes; _checkpoints.py keeps inputs of checkpoints; _building.py is for
+models that are made; _offload.py is all of one model; _private.py has the names that
 torch does not document.
 """
 from __future__ import annotations
@@ -17,8 +18,8 @@ import torch
 
 from ..._collective import Collective
 from ..._errors import ArgumentError, WrongState
-from ..._settings import called
-from . import _blocks, _private, _settings, _values
+from ..._settings import called, whole_path
+from . import _blocks, _building, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live
 from ._optimizer import OF_RULE
@@ -38,10 +39,12 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
         _private.refuse_other_torch()
         _refuse_twice(model)
         settings = _settings.read(config)
+        in_host = _settings.host_checkpoints(settings)
         folder = _settings.place(settings, nvme, host_budget)
         rule, options = _settings.rule_of(settings, optimizer, options)
         divisions = _blocks.divide(model, blocks)
-        of_model = Offload(model, divisions, folder, device_of(model, device), ranks)
+        of_model = Offload(model, divisions, folder, device_of(model, device), ranks,
+                           in_host)
         _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
         made = _made(rule, params if params is not None else list(model.named_parameters()),
                      {"snapshots": snapshots, **options})
@@ -67,6 +70,11 @@ def _refuse_twice(model: torch.nn.Module) -> None:
             raise WrongState(f"this {type(model).__name__} is offloaded already, or has parameters "
                              "of a model that is; nothing was done. Call restore() of its "
                              "optimizer first.")
+
+
+def building(nvme: str) -> _building.Building:
+    _private.refuse_other_torch()
+    return _building.Building(whole_path(nvme, "nvme", "no model was made"))
 
 
 @contextlib.contextmanager

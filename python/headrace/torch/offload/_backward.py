@@ -63,8 +63,8 @@ class Call:
     def pack(self, tensor: torch.Tensor) -> Any:
         parts = dict(parts_of(tensor))
         if all(self.group.section_of(part) is None for part in parts.values()):
-            return _Foreign(tensor, tensor._version) if self.outer is None else \
-                _Packed(self.outer[0](tensor), self.outer[1])
+            return Foreign(tensor, tensor._version) if self.outer is None else \
+                Packed(self.outer[0](tensor), self.outer[1])
         form = form_of(tensor)
         if form is not None:
             return _Wrapped(form, {path: self.pack(part) for path, part in parts.items()})
@@ -74,9 +74,9 @@ class Call:
                       tensor.stride(), self.group.generation)
 
     def unpack(self, saved: Any) -> torch.Tensor:
-        if type(saved) is _Foreign:
+        if type(saved) is Foreign:
             return saved.checked()
-        if type(saved) is _Packed:
+        if type(saved) is Packed:
             return saved.unpack(saved.value)
         if type(saved) is _Wrapped:
             return saved.form.rebuilt(lambda path: self.unpack(saved.parts[path]))
@@ -102,14 +102,14 @@ class _Wrapped(NamedTuple):
     parts: dict  # by path, as packed
 
 
-class _Packed(NamedTuple):
+class Packed(NamedTuple):
     """By a hook of the program's."""
 
     value: Any
     unpack: Callable[[Any], torch.Tensor]
 
 
-class _Foreign(NamedTuple):
+class Foreign(NamedTuple):
     """A tensor that is not the group's. torch compares no versions of what hooks have packed."""
 
     tensor: torch.Tensor

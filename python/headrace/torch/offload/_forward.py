@@ -32,11 +32,11 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
-def _are_ours(hooks: Optional[tuple]) -> bool:
+def are_ours(hooks: Optional[tuple]) -> bool:
     return hooks is not None and isinstance(getattr(hooks[0], "__self__", None), Call)
 
 
-def _are_of_checkpoint(hooks: tuple) -> bool:
+def are_of_checkpoint(hooks: tuple) -> bool:
     return getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 
 
@@ -108,7 +108,7 @@ class Forward:
         if _private.backward_pass() != -1:
             self._passes.reached(frame.call)  # recomputed: backward comes next
         # A checkpoint's save nothing, and count what they are given.
-        if outer is None or not (_are_ours(outer) or _are_of_checkpoint(outer)):
+        if outer is None or not (are_ours(outer) or are_of_checkpoint(outer)):
             frame.hooks = torch.autograd.graph.saved_tensors_hooks(frame.call.pack,
                                                                    frame.call.unpack)
             frame.hooks.__enter__()
@@ -135,7 +135,7 @@ class Forward:
             self._mine()[-1].end_lost_scope()
             self._leave()
         del self._frames[threading.get_ident()]
-        while _are_ours(_private.saved_tensor_hooks()):
+        while are_ours(_private.saved_tensor_hooks()):
             _private.pop_saved_tensor_hooks()
         with self._lock:
             if self._passes.end_broken() and not any(list(self._frames.values())):

@@ -22,6 +22,7 @@ from ..._errors import Unsupported, WrongState
 from ..._library import unbroken
 from .._part import NAMES, memory_of
 from . import _private
+from ._building import Files, folder_of
 from ._device import stream_of
 from ._wrapped import part_at
 
@@ -52,6 +53,7 @@ class Slot:
         self.changing = False  # it has memory of torch's own
         self.owner, self.attribute = _owner_of(group.module, member.name)
         self._parked: Optional[torch.Tensor] = None
+        self.folder = folder_of(parameter)  # of the file that it is made in (_building.py)
 
     def engine_shape(self) -> tuple:
         if self.kind != "u8" or self.dtype.itemsize == 1:
@@ -257,7 +259,7 @@ class OffloadedGroup:
         """Gives the parameters memory of torch's own again; nothing of this is used after it."""
         self.bind()
         try:
-            values = [slot.parameter.data.clone() for slot in self.slots]
+            values = self._copies()
         finally:
             self.release()
 
@@ -267,6 +269,13 @@ class OffloadedGroup:
             self.is_back = True
 
         unbroken(give)
+
+    def _copies(self) -> list:
+        """In torch's memory, or in files again."""
+        files = {slot.folder: Files(slot.folder) for slot in self.slots if slot.folder is not None}
+        return [slot.parameter.data.clone() if slot.folder is None else
+                files[slot.folder].tensor(slot.shape, slot.dtype).copy_(slot.parameter.data)
+                for slot in self.slots]
 
     def guard(self, text: str) -> None:
         for storage in self._storages.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 import weakref
 from typing import Iterable, Iterator, Mapping, Optional
@@ -14,9 +13,11 @@ from ..._engine import Engine, Group, Parameter
 from ..._errors import Error, PeerLost, WrongState
 from ..._library import unbroken
 from .._part import memory_of
+from .._spaces import give_memory_back
 from . import _values
 from ._backward import Passes
 from ._blocks import Division
+from ._checkpoints import HostCheckpoints
 from ._device import move_buffers
 from ._forward import Forward
 from ._gradients import Intake
@@ -30,7 +31,8 @@ _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
 
 class Offload:
     def __init__(self, model: torch.nn.Module, divisions: list[Division], folder: Optional[str],
-                 device: torch.device, ranks: Ranks) -> None:
+                 device: torch.device, ranks: Ranks,
+                 host_checkpoints: bool = False) -> None:
         ranks.refuse_gpu(device)
         self.model, self.device, self.ranks = model, device, ranks
         self.folder = folder  # for the files of state_dict(); None: it takes memory
@@ -44,6 +46,7 @@ class Offload:
         self._lock = threading.RLock()
         self.passes = Passes(self.groups, self._lock)
         self.forward = Forward(self.groups, self.passes, self._lock)
+        self.checkpoints = HostCheckpoints(device) if host_checkpoints else None
         self._hooks: list = []
         self._asleep = False
         self._binds_before = 0  # gradients can have come
@@ -86,7 +89,7 @@ class Offload:
             for group, of_engine in zip(self.groups, added):
                 group.attach(self.engine, of_engine, joins=self.ranks.several)
                 self._move(group, moved)
-            _give_memory_back()
+            give_memory_back()
             move_buffers(self.model, self.device)
             self.bind_kept()
             self.note_no_gradients()
@@ -140,6 +143,8 @@ class Offload:
         begin = Hook(lambda _module, _arguments: self._begin_forward())
         self._hooks.append(self.model.register_forward_pre_hook(begin, prepend=True))
         self._hooks += _values.watch(self)
+        if self.checkpoints is not None:
+            self.checkpoints.start()
 
     def _undo(self, moved: list) -> None:
         try:
@@ -239,6 +244,8 @@ class Offload:
         self.intake.refuse_reset()
         self.passes.refuse_partial_gradients()
         self.intake.take_given()
+        if self.checkpoints is not None:
+            self.checkpoints.warn_unused()
         self.intake.refuse_frozen(slot for slot in self.slots if slot.part)
         for group in self.groups:
             written = group.written() if group.kept else None
@@ -272,8 +279,9 @@ class Offload:
             group.outdate()
 
     def counts(self) -> dict:
+        kept = {} if self.checkpoints is None else {"checkpoints": self.checkpoints.report()}
         return {"binds": {group.name: group.binds for group in self.groups},
-                "stale_aliases": sum(group.stale_aliases for group in self.groups)}
+                "stale_aliases": sum(group.stale_aliases for group in self.groups), **kept}
 
     # ---- life ----
     def restore(self) -> None:
@@ -304,6 +312,8 @@ class Offload:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        if self.checkpoints is not None:
+            self.checkpoints.stop()
         if hasattr(self, "intake"):
             self.intake.forget()
         for group in self.groups:
@@ -332,13 +342,6 @@ class Offload:
         if self._asleep:
             raise WrongState(f"{call} while the model is asleep; nothing was done. Call "
                              "optimizer.wake() first.")
-
-
-def _give_memory_back() -> None:
-    """glibc keeps much of what was freed for the next allocations, and there are none."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def live() -> list[Offload]:

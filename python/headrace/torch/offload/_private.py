@@ -11,6 +11,7 @@ import functools
 from typing import Any, Callable, Optional
 
 import torch
+import torch.utils.checkpoint
 
 from ..._errors import Unsupported
 
@@ -54,6 +55,49 @@ def saved_tensor_hooks() -> Optional[tuple]:
 
 def pop_saved_tensor_hooks() -> None:
     torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+def around_checkpoints(save: Callable[..., Any]) -> Callable[[], None]:
+    """Where torch.utils.checkpoint saves the inputs of a checkpoint, it calls save(run, *arguments)
+    in place of run(*arguments). Returns what undoes it."""
+    module = torch.utils.checkpoint
+    kinds = [module.CheckpointFunction, module._NoopSaveInputs]
+    for kind in kinds:
+        setattr(kind, "apply", staticmethod(functools.partial(save, kind.apply)))
+
+    def undo() -> None:
+        for kind in kinds:
+            del kind.apply  # torch's own is that of the class above
+
+    return undo
+
+
+def telling_of_copies(tell: Callable[[Any], None]) -> Callable[[], None]:
+    """Calls tell() with each parameter that copy.deepcopy() makes: no module registers it. Returns
+    what undoes it."""
+    return _telling(torch.nn.Parameter, "__deepcopy__", tell)
+
+
+def telling_of_conversions(tell: Callable[[Any], None]) -> Callable[[], None]:
+    """Calls tell() with each module that to(), half() and others have gone through."""
+    return _telling(torch.nn.Module, "_apply", tell)
+
+
+def _telling(kind: type, name: str, tell: Callable[[Any], None]) -> Callable[[], None]:
+    own = getattr(kind, name)
+
+    @functools.wraps(own)
+    def told(*arguments: Any, **named: Any) -> Any:
+        result = own(*arguments, **named)
+        tell(result)
+        return result
+
+    def undo() -> None:
+        if getattr(kind, name) is told:
+            setattr(kind, name, own)
+
+    setattr(kind, name, told)
+    return undo
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:

@@ -13,7 +13,6 @@ import ctypes
 import functools
 import os
 import struct
-import sys
 import warnings
 import weakref
 import zlib
@@ -23,6 +22,7 @@ import torch
 
 from ..._collective import Collective
 from ..._engine import Engine
+from ..._ends import raised
 from ..._errors import ArgumentError, PeerLost, Unsupported, WrongState
 from .._process_group import ProcessGroup
 
@@ -168,8 +168,7 @@ def _pieces(tensor: torch.Tensor) -> list:
 
 def _tell_at_exit(of: Callable[[], Optional[Ranks]], process: int) -> None:
     """Python has noted by now what ended the program. A forked child's end is not this rank's."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    ranks = of()
+    error, ranks = raised(), of()
     if ranks is not None and error is not None and os.getpid() == process:
         ranks.tell(error)
 

@@ -66,6 +66,18 @@ def _set_once(where: dict, key: str, value: Any, argument: str) -> None:
     where[key] = value
 
 
+def host_checkpoints(settings: dict) -> bool:
+    """Whether what checkpoints keep is to be in host memory. The key is not the engine's."""
+    section = settings.get("activation_checkpointing")
+    if not isinstance(section, Mapping) or not isinstance(section.get("cpu_checkpointing"), bool):
+        return False
+    rest = {key: value for key, value in section.items() if key != "cpu_checkpointing"}
+    settings.pop("activation_checkpointing")
+    if rest:
+        settings["activation_checkpointing"] = rest
+    return section["cpu_checkpointing"]
+
+
 def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, dict]:
     """The optimizer's class and its options, from the arguments and config's `optimizer`."""
     section = settings.pop("optimizer", None) or {}
