@@ -82,10 +82,11 @@ std::optional<Size> take_number(std::string_view& text, Size most) {
   return number;
 }
 
+constexpr std::string_view kPrefix = "gpt-";
+constexpr Size kMostWidth = 1 << 20, kMostLayers = 10'000;
+
 // Of "gpt-4096x50".
 std::optional<GptShape> sized_gpt(std::string_view name) {
-  constexpr std::string_view kPrefix = "gpt-";
-  constexpr Size kMostWidth = 1 << 20, kMostLayers = 10'000;
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
   const std::optional<Size> width = take_number(name, kMostWidth);
@@ -174,6 +175,17 @@ std::vector<std::string_view> known_names() {
   std::vector<std::string_view> names;
   for (const Known& one : known()) names.push_back(one.name);
   return names;
+}
+
+std::string sized_names() {
+  return "a width from 1 to " + std::to_string(kMostWidth) + " and 1 to " +
+         std::to_string(kMostLayers) + " layers";
+}
+
+bool is_sized_name(std::string_view name) {
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+         name.find_first_not_of("0123456789x", kPrefix.size()) == std::string_view::npos &&
+         name.find('x') != std::string_view::npos;
 }
 
 std::vector<ModelGroup> groups_of_known(std::string_view name) {

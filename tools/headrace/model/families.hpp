@@ -32,4 +32,7 @@ std::vector<std::string_view> known_names();
 // Those of a known name, or of "gpt-4096x50": like GPT-2, of that width and so many layers. No
 // groups for any other name.
 std::vector<ModelGroup> groups_of_known(std::string_view name);
+// What a name of the form "gpt-WIDTHxLAYERS" may hold: "a width from 1 to ...".
+std::string sized_names();
+bool is_sized_name(std::string_view name);  // of that form, whatever its numbers
 }  // namespace headrace::tools

@@ -113,7 +113,12 @@ Model model_of(const std::string& word) {
   const auto status = std::filesystem::status(word, ignored);
   if (std::filesystem::is_directory(status)) return model_of_directory(word);
   if (std::filesystem::exists(status)) return model_of_file(word);
-  Model model{word, "published shapes", groups_of_known(word)};
+  const bool sized = is_sized_name(word);
+  Model model{word, sized ? "like GPT-2" : "published shapes", groups_of_known(word)};
+  if (model.groups.empty() && sized) {
+    throw Error(Code::kInvalidArgument, "'" + word + "' is no model: gpt-WIDTHxLAYERS takes " +
+                                            sized_names() + "; nothing was done. Change it.");
+  }
   if (model.groups.empty()) refuse_unknown(word);
   return model;
 }

@@ -38,7 +38,7 @@ class Predictor {
     commit();
     combine();
     free_batch();
-    count_bytes();
+    if (spans_ != Spans::kSeconds) count_bytes();
     return std::move(out_);
   }
 

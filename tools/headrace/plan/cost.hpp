@@ -119,7 +119,8 @@ struct Prediction {
   std::vector<Span> spans;         // of the first micro-batch and the update, if asked for
 };
 
-enum class Spans { kNone, kKeep };
+// kSeconds: neither spans, nor the bytes that each of many ranks sends.
+enum class Spans { kNone, kKeep, kSeconds };
 
 // Where updates may be here or there, the faster of both. `plan` was made for `partition`;
 // `work.groups` has one entry per group.

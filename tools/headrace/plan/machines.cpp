@@ -197,7 +197,7 @@ Machine machine_of(const std::string& word) {
   if (word.empty()) return this_machine();
   if (const Machine* known = known_machine(word)) return *known;
   std::error_code ignored;
-  if (std::filesystem::exists(word, ignored)) return machine_of_file(word);
+  if (std::filesystem::is_regular_file(word, ignored)) return machine_of_file(word);
   throw Error(Code::kNotFound, "--machine '" + word +
                                    "' is no machine that is known and no file; nothing was "
                                    "planned. Give one of " +

@@ -149,7 +149,7 @@ std::string first_line(const PlanResult& r) {
   const Prediction& p = r.outcome.prediction;
   std::string text =
       fmt::format("Fits: {} a step ({} tokens/s), bound by {}", seconds_text(p.step_seconds),
-                  number_text(r.scenario.tokens_per_step() / p.step_seconds), name_of(p.bound));
+                  number_text(r.outcome.tokens_per_second(r.scenario)), name_of(p.bound));
   if (r.changes.empty() || r.changes.front().speedup < kWorthwhile)
     return text + "; of what was tried nothing helps by 2 %";
   return text + fmt::format("; most helps {} ({:.2f} x)", r.changes.front().text,

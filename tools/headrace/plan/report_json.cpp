@@ -60,7 +60,7 @@ Json prediction_json(const PlanResult& r) {
   const Prediction& p = r.outcome.prediction;
   const Wear wear = wear_of(r);
   return {{"step_seconds", p.step_seconds},
-          {"tokens_per_second", r.scenario.tokens_per_step() / p.step_seconds},
+          {"tokens_per_second", r.outcome.tokens_per_second(r.scenario)},
           {"bound_by", name_of(p.bound)},
           {"forward", phase_json(p.forward)},
           {"backward", phase_json(p.backward)},
@@ -75,7 +75,8 @@ Json prediction_json(const PlanResult& r) {
           {"network_bytes_per_step", p.network_bytes},
           {"sent_bytes_per_step", p.sent_bytes},
           {"most_sent_bytes_per_step", p.most_sent_bytes},
-          {"sent_to_other_nodes_bytes_per_step", p.sent_to_other_nodes},
+          {"sent_to_other_nodes_bytes_per_step",
+           r.outcome.plan->node_ranks > 0 ? Json(p.sent_to_other_nodes) : Json()},
           {"timeline", timeline_json(r)}};
 }
 

@@ -58,6 +58,10 @@ struct Outcome {
   Prediction prediction;
 
   bool fits() const { return refusal.empty(); }
+  // 0 where a step takes no time.
+  double tokens_per_second(const Scenario& of) const {
+    return prediction.step_seconds > 0 ? of.tokens_per_step() / prediction.step_seconds : 0;
+  }
 };
 
 // Plans many variants of one model: what they share is computed once.

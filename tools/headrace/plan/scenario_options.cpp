@@ -160,7 +160,7 @@ void check_scenario(const ScenarioOptions& o) {
   }
 }
 
-Scenario scenario_for(const ScenarioOptions& o) {
+Scenario scenario_without_batch(const ScenarioOptions& o) {
   Scenario s;
   s.settings =
       o.settings.empty()
@@ -189,12 +189,17 @@ Scenario scenario_for(const ScenarioOptions& o) {
                                   " is left aside: --batch and --accumulation say what is planned");
     s.settings.train_batch_size.reset();
   }
-  s.take_batch();
   if (o.offload_checkpoints) {
     s.activations = Activations::kCheckpointedInHostMemory;
   } else if (o.checkpointing) {
     s.activations = Activations::kCheckpointed;
   }
+  return s;
+}
+
+Scenario scenario_for(const ScenarioOptions& options) {
+  Scenario s = scenario_without_batch(options);
+  s.take_batch();
   return s;
 }
 }  // namespace headrace::tools

@@ -29,4 +29,6 @@ void add_scenario_options(CLI::App& app, ScenarioOptions& options);
 void check_scenario(const ScenarioOptions& options);
 // Throws Error: what the options name is not there, or does not go together.
 Scenario scenario_for(const ScenarioOptions& options);
+// The same before take_batch(), for which a world's number of ranks counts.
+Scenario scenario_without_batch(const ScenarioOptions& options);
 }  // namespace headrace::tools

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "base/units.hpp"
 #include "plan/report.hpp"
 #include "plan/report_json.hpp"
@@ -15,6 +17,11 @@ const World* first_fitting(const std::vector<World>& worlds) {
   for (const World& world : worlds)
     if (world.fits()) return &world;
   return nullptr;
+}
+
+const World* last_fitting(const std::vector<World>& worlds) {
+  const auto found = std::ranges::find_if(worlds.rbegin(), worlds.rend(), &World::fits);
+  return found == worlds.rend() ? nullptr : &*found;
 }
 
 // Tokens per second and rank, over those of `first`.
@@ -36,7 +43,8 @@ std::string row_text(const World& world, const World& first) {
       s.ranks(), seconds_text(p.step_seconds), number_text(world.tokens_per_second()),
       number_text(world.flops_per_second() / 1e12), fmt::format("{:.3f}", scaling(world, first)),
       base::format_bytes(report.host_bytes), base::format_bytes(report.device_bytes),
-      bits_text(world.network_by_rule), bits_text(world.network_wanted), name_of(p.bound));
+      bits_text(world.network_by_rule), bits_text(world.network_wanted),
+      p.bound == Bound::kNetwork && s.nodes == 1 ? "the node's own ranks" : name_of(p.bound));
 }
 
 std::string heading(const Scenario& s) {
@@ -54,14 +62,18 @@ std::string heading(const Scenario& s) {
   for (const std::string& warning : s.settings.warnings) text += "warning: " + warning + "\n";
   return text;
 }
+
+PlanResult plan_of(const World& world) { return {world.scenario, world.outcome, {}, ""}; }
 }  // namespace
 
 std::string worlds_text(const std::vector<World>& worlds) {
   const World* const first = first_fitting(worlds);
   std::string text = heading(worlds.front().scenario);
+  text += "a simulation: docs/tools.md says what it was compared with\n";
+  for (const std::string& note : notes_of(plan_of(first != nullptr ? *first : worlds.front())))
+    text += note + "\n";
   text +=
-      "a simulation: docs/tools.md says what it was compared with\n\n"
-      "  nodes  ranks       step      tokens/s    Tflop/s  scaling       host     device"
+      "\n  nodes  ranks       step      tokens/s    Tflop/s  scaling       host     device"
       "    48 M/N rule        network  bound by\n"
       "                                          a rank             a rank     a rank"
       "    into a node  that is enough\n";
@@ -70,6 +82,11 @@ std::string worlds_text(const std::vector<World>& worlds) {
                          : fmt::format("  {:>5} {:>6}  does not fit: {}\n", world.scenario.nodes,
                                        world.scenario.ranks(), short_refusal(world));
   }
+  if (const World* const last = last_fitting(worlds)) {
+    const PlanResult result = plan_of(*last);
+    text += fmt::format("\nWith {} nodes\n  Wear     {}\n  Network  {}\n", last->scenario.nodes,
+                        wear_text(result), network_text(result));
+  }
   return text + "\n" + rates_text(worlds.back().scenario);
 }
 
@@ -77,8 +94,9 @@ Json worlds_json(const std::vector<World>& worlds) {
   const World* const first = first_fitting(worlds);
   Json all = Json::array();
   for (const World& world : worlds) {
-    Json json = plan_json({world.scenario, world.outcome, {}, ""});
-    json.erase("changes");
+    Json json = plan_json(plan_of(world));
+    for (const char* const of_changes : {"changes", "summary", "smallest_change"})
+      json.erase(of_changes);
     if (world.fits()) {
       json["flops_per_rank_and_second"] = world.flops_per_second();
       json["scaling"] = scaling(world, *first);

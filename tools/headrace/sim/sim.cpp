@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/sim.hpp"
 
+#include <fmt/core.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -9,6 +11,8 @@
 #include "command_line/command_line.hpp"
 #include "command_line/quantities.hpp"
 #include "command_line/report_file.hpp"
+#include "headrace/error.hpp"
+#include "plan/advice.hpp"
 #include "plan/scenario_options.hpp"
 #include "program/output.hpp"
 #include "program/subcommand.hpp"
@@ -38,11 +42,16 @@ std::string footer() {
 }
 
 std::vector<std::uint32_t> node_counts(const std::string& words) {
+  constexpr std::ptrdiff_t kMostWorlds = 64;
+  if (std::ranges::count(words, ',') >= kMostWorlds) {
+    throw command_line::Fault{fmt::format("--nodes has more than {} worlds", kMostWorlds),
+                              "Give fewer"};
+  }
   std::vector<std::uint32_t> counts;
   for (std::size_t at = 0; at <= words.size();) {
     const std::size_t comma = std::min(words.find(',', at), words.size());
     counts.push_back(static_cast<std::uint32_t>(
-        command_line::to_whole("--nodes", words.substr(at, comma - at), {1, 1'000'000})));
+        command_line::to_whole("--nodes", words.substr(at, comma - at), {1, 65'536})));
     at = comma + 1;
   }
   return counts;
@@ -59,13 +68,23 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--json", o.json, "File for the report; - is stdout")->type_name("FILE");
 }
 
-void check(const Options& o) {
-  if (o.published && !o.scenario.model.empty()) {
+// All but --json would change nothing.
+void check_published(const CLI::App& app) {
+  for (const CLI::Option* const option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name == "--published" || name == "--json") continue;
     throw command_line::Fault{
-        "--published has models of its own, and MODEL is '" + o.scenario.model + "'",
-        "Give one of them"};
+        "--published has models and machines of its own, and " + name + " would change nothing",
+        "Give --published and --json alone"};
   }
-  if (!o.published) check_scenario(o.scenario);
+}
+
+void check(const Options& o, const CLI::App& app) {
+  if (o.published) {
+    check_published(app);
+  } else {
+    check_scenario(o.scenario);
+  }
   command_line::check_report_target(o.json);
 }
 
@@ -84,11 +103,19 @@ int run(const Options& o) {
     const PublishedResult result = simulate_published(planning);
     return report(o, kDone, published_text(result), published_json(result));
   }
-  const Scenario scenario = scenario_for(o.scenario);
+  const Scenario scenario = scenario_without_batch(o.scenario);
   const std::vector<World> worlds = worlds_of(
       planning, scenario, o.nodes.empty() ? doubling_nodes(scenario, kMostRanks) : o.nodes);
-  const bool fits = std::ranges::any_of(worlds, &World::fits);
-  return report(o, fits ? kDone : kRefused, worlds_text(worlds), worlds_json(worlds));
+  if (std::ranges::any_of(worlds, &World::fits))
+    return report(o, kDone, worlds_text(worlds), worlds_json(worlds));
+  const std::string change = smallest_change(planning, worlds.back().scenario);
+  const std::string help = change.empty() ? "No change that was tried would help the last one."
+                                          : "For the last one, " + change + ".";
+  Json json = worlds_json(worlds);
+  json["error"] = {{"exit_code", kRefused},
+                   {"code", code_name(Code::kOutOfBudget)},
+                   {"message", "no world fits. " + help}};
+  return report(o, kRefused, "No world fits. " + help + "\n\n" + worlds_text(worlds), json);
 }
 }  // namespace
 
@@ -100,7 +127,7 @@ int sim(int argc, const char* const* argv) {
                          .nothing_done = "nothing was simulated",
                          .app = app,
                          .json = options.json,
-                         .check = [&] { check(options); },
+                         .check = [&] { check(options, app); },
                          .run = [&] { return run(options); }},
                         argc, argv);
 }

@@ -3,20 +3,32 @@
 
 #include <cmath>
 
+#include "headrace/error.hpp"
+#include "program/signals.hpp"
+
 namespace headrace::tools {
 namespace {
 constexpr double kFast = 1e15;  // bytes per second that take no time
 
-double flops_of_rank(const Scenario& s) {
-  double flops = 0;
-  for (const GroupWork& group : work_of(*s.model, s.tokens(), s.sequence))
-    flops += group.forward_flops * (s.checkpointing() ? 2 : 1) + group.backward_flops;
-  return flops * s.micro_batches;
+struct Computing {
+  double flops = 0, seconds = 0;
+};
+// Of one rank and step; not what its CPU does for transfers and gradients.
+Computing computing(const Scenario& s) {
+  double forward = 0, backward = 0;
+  for (const GroupWork& group : work_of(*s.model, s.tokens(), s.sequence)) {
+    forward += group.forward_flops * (s.checkpointing() ? 2 : 1);
+    backward += group.backward_flops;
+  }
+  const Rates rates = rates_of(s);
+  return {s.micro_batches * (forward + backward),
+          s.micro_batches * (forward / rates.flops + backward / rates.backward_flops)};
 }
 
 double step_with_network(Planning& planning, Scenario s, double rate) {
+  check_signal();
   s.machine.network.value = rate;
-  return planning.evaluate(s).prediction.step_seconds;
+  return planning.evaluate(s, Spans::kSeconds).prediction.step_seconds;
 }
 
 double network_wanted(Planning& planning, const Scenario& s) {
@@ -32,21 +44,30 @@ double network_wanted(Planning& planning, const Scenario& s) {
 }  // namespace
 
 World world_of(Planning& planning, const Scenario& scenario) {
-  World world{.scenario = scenario, .outcome = planning.evaluate(scenario)};
+  World world{.scenario = scenario, .outcome = {}};
+  try {
+    world.outcome = planning.evaluate(scenario);
+  } catch (const Error& error) {
+    world.outcome.refusal = error.what();
+  }
+  if (world.fits() && world.outcome.prediction.step_seconds <= 0)
+    world.outcome.refusal = "nothing is computed, moved or updated, so a step takes no time";
   if (!world.fits()) return world;
-  world.flops = flops_of_rank(scenario);
+  const Computing computes = computing(scenario);
+  world.flops = computes.flops;
   if (scenario.nodes == 1) return world;
-  const Prediction& p = world.outcome.prediction;
-  const double computes = p.forward.of(StepLane::kCompute) + p.backward.of(StepLane::kCompute);
-  const double bits = 48 * static_cast<double>(scenario.model->parameters);
-  world.network_by_rule = scenario.micro_batches * bits / computes;
+  const PlannedModel& model = *scenario.model;
+  const double bits = 48 * static_cast<double>(model.parameters - model.frozen_parameters) +
+                      32 * static_cast<double>(model.frozen_parameters);
+  if (computes.seconds > 0)
+    world.network_by_rule = scenario.micro_batches * bits / computes.seconds;
   world.network_wanted = network_wanted(planning, scenario);
   return world;
 }
 
 std::string short_refusal(const World& world) {
   const std::string& whole = world.outcome.refusal;
-  return whole.substr(0, whole.find("; nothing was"));
+  return whole.substr(0, std::min(whole.find("; nothing was"), whole.find('\n')));
 }
 
 std::vector<World> worlds_of(Planning& planning, Scenario scenario,
@@ -54,7 +75,15 @@ std::vector<World> worlds_of(Planning& planning, Scenario scenario,
   std::vector<World> worlds;
   for (const std::uint32_t count : nodes) {
     scenario.nodes = count;
-    worlds.push_back(world_of(planning, scenario));
+    Scenario one = scenario;
+    try {
+      one.take_batch();
+      worlds.push_back(world_of(planning, one));
+    } catch (const Error& error) {
+      if (error.code() == Code::kInterrupted) throw;
+      worlds.push_back({.scenario = one, .outcome = {}});
+      worlds.back().outcome.refusal = error.what();
+    }
   }
   return worlds;
 }

@@ -14,8 +14,8 @@ struct World {
   Outcome outcome;
   // Of one rank and step, what it computes, with what is computed again for backward.
   double flops = 0;
-  // Bits per second into a node. `by_rule`: 48 bits per parameter, which are 3 transfers of 2
-  // bytes, while a step computes; 0 with one node.
+  // Bits per second into a node. `by_rule`: 48 bits per parameter that is trained, which are 3
+  // transfers of 2 bytes, and 32 per frozen one, while a step computes; 0 with one node.
   double network_by_rule = 0;
   // The least with which a step takes at most kUnnoticed longer than over a network that takes no
   // time; 0 with one node.
@@ -23,19 +23,19 @@ struct World {
 
   bool fits() const { return outcome.fits(); }
   double flops_per_second() const { return flops / outcome.prediction.step_seconds; }
-  double tokens_per_second() const {
-    return scenario.tokens_per_step() / outcome.prediction.step_seconds;
-  }
+  double tokens_per_second() const { return outcome.tokens_per_second(scenario); }
 };
 inline constexpr double kUnnoticed = 0.02;
 
-// Every rank's step takes as long as that of rank 0, which has the most blocks of parameters.
+// Every rank's step takes as long as that of rank 0, which has the most blocks of parameters. A
+// scenario that the planner rejects does not fit.
 World world_of(Planning& planning, const Scenario& scenario);
 
 // Why it does not fit, without the plan's table.
 std::string short_refusal(const World& world);
 
-// `scenario` on each of these numbers of nodes.
+// `scenario`, whose batch is taken for each number of ranks, on each of these numbers of nodes.
+// Throws Error kInterrupted after a signal.
 std::vector<World> worlds_of(Planning& planning, Scenario scenario,
                              const std::vector<std::uint32_t>& nodes);
 
