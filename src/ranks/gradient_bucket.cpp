@@ -174,10 +174,15 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
       if (call.kind == RankCall::Kind::kGather) flush();
       return agreed;
     }
-    flush();
     const Reduction of{agreed.position, *agreed.open};
     const bool served = agreed.served;
-    open(of, agreed.wide, !served ? nullptr : mine != nullptr ? mine : take_free(of));
+    if (open_ == of && agreed.wide && wide_[of.group.index] == 0) {
+      widen();
+      if (served && open_here_ == nullptr) open_here_ = mine != nullptr ? mine : take_free(of);
+    } else {
+      flush();
+      open(of, agreed.wide, !served ? nullptr : mine != nullptr ? mine : take_free(of));
+    }
     // What is held of the call's own group goes on with it.
     const bool own =
         call.kind == RankCall::Kind::kOpenBucket && of == Reduction{call.position, call.group};
@@ -189,6 +194,40 @@ void GradientBucket::open(const Reduction& of, bool wide, HeldGradients* mine) {
   open_ = of;
   open_here_ = mine;
   if (wide) wide_[of.group.index] = 1;
+}
+
+// Nothing is reduced: what a rank has still to bring of this group would come behind what the
+// others have brought of it, and sums are in rank order.
+void GradientBucket::widen() {
+  const GroupId group = open_->group;
+  if (open_here_ != nullptr) {
+    for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+      const partition::Section& section = p_.partition.sections[s];
+      if (!section.frozen && section.dtype != DType::kF32) widen_section(s);
+    }
+  }
+  wide_[group.index] = 1;
+}
+
+// From the end on, by way of the room for other ranks' parts: each f32 value lies behind its 16-bit
+// one.
+void GradientBucket::widen_section(std::uint32_t s) {
+  const partition::Section& section = p_.partition.sections[s];
+  const std::uint64_t bytes = size_bytes(section.dtype);
+  std::byte* const values = open_here_->memory + offset_of(s);
+  std::byte* const apart = memory_ + p_.plan.exchange_offset_bytes;
+  for (std::uint64_t end = section.buffer_elements; end > 0;) {
+    const std::uint64_t first = end - std::min(end, p_.plan.exchange_elements);
+    p_.device.copy(open_here_->stream, apart, values + first * bytes, (end - first) * bytes);
+    Accumulation work;
+    work.source = apart;
+    work.source_dtype = section.dtype;
+    work.sum_dtype = DType::kF32;
+    work.sum = values + first * sizeof(float);
+    work.elements = end - first;
+    p_.device.accumulate(open_here_->stream, work);
+    end = first;
+  }
 }
 
 void GradientBucket::add(ParameterId id, const void* gradient, DType dtype, Stream stream,

@@ -4,7 +4,8 @@
 //
 // The bucket is open for the same group on all ranks. The ranks exchange its parts when one has a
 // gradient of another group, or a second one of the same parameter; when they gather any group; and
-// at the step.
+// at the step. Once some rank has an f32 gradient of a 16-bit parameter, all that is in there
+// becomes f32, and the group's gradients are f32 from then on.
 //
 // Ranks that follow a recorded order (sequence_runner.hpp) have memory for a second group: one is
 // reduced while the trainer brings the next. What is in there when a rank leaves that order is held
@@ -106,6 +107,8 @@ class GradientBucket {
 
  private:
   void open(const Reduction& of, bool wide, HeldGradients* mine);
+  void widen();
+  void widen_section(std::uint32_t section);
   void close() noexcept;
   HeldGradients* first_held() noexcept;
   DType dtype_in(const partition::Section& section) const;

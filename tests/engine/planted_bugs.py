@@ -135,11 +135,20 @@ BUGS_OF_SEQUENCES = [
 BUGS_OF_JOINS = [
     ("a gather that was joined ahead does not wait for the join", "src/engine/leases.cpp",
      "  p_.gather_slots[*slot].wait_until_there(stream);\n", ""),
+]
+# ranks_sent_test finds it.
+BUGS_OF_NODES = [
     ("an update leaves what nodes keep", "src/tiles/gather_slots.cpp",
      "  node_shards_.forget_all();\n", ""),
     ("a rank brings only what its node keeps where another has slept", "src/engine/leases.cpp",
      "  if (what == ranks::Join::kAll && !slot.joined() && slot.has_node_shard())\n",
      "  if (false)\n"),
+]
+# ranks_gradients_test finds it; of random programs of sequence_test, one in 50,000.
+BUGS_OF_GRADIENTS = [
+    ("a group that becomes f32 is reduced first", "src/ranks/gradient_bucket.cpp",
+     "    if (open_ == of && agreed.wide && wide_[of.group.index] == 0) {\n",
+     "    if (open_ == of && agreed.wide && memory_ == nullptr) {\n"),
 ]
 # durable_test finds it.
 BUGS_OF_STORES = [
@@ -323,6 +332,8 @@ def main():
                 [(*bug, "world_size_test") for bug in BUGS_OF_RANKS] +
                 [(*bug, "sequence_test") for bug in BUGS_OF_SEQUENCES] +
                 [(*bug, "ranks_test") for bug in BUGS_OF_JOINS] +
+                [(*bug, "ranks_sent_test") for bug in BUGS_OF_NODES] +
+                [(*bug, "ranks_gradients_test") for bug in BUGS_OF_GRADIENTS] +
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
                 [(*bug, "crash_states_test") for bug in BUGS_OF_CRASHES] +
                 [(*bug, "undone_step_test") for bug in BUGS_OF_UNDOING] +

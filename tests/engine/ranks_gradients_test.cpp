@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <random>
@@ -255,6 +257,36 @@ TEST(RanksGradients, OfALowerRankComeFirstAlsoWhereItBringsMoreGroups) {
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   for (const double norm : norms) EXPECT_EQ(norm, 3);
+}
+
+// Rank 1 brings the group's first f32 gradient of a bf16 parameter, where the others have already
+// brought what comes behind that parameter. Rank 1's part of it is still added before rank 2's:
+// (1e8 + 1) - 1e8 is 0 in f32. What was there in bf16 keeps its values.
+TEST(RanksGradients, AreInRankOrderWhereAGroupBecomesF32) {
+  constexpr std::int64_t kElements = 3 * 65536;
+  for (const HostFlavour flavour : {HostFlavour::kPrompt, HostFlavour::kLate}) {
+    std::array<double, 3> norms{};
+    const auto errors = run_ranks(3, flavour, plain, [&](Rank& rank) {
+      Engine& engine = rank.engine;
+      const GroupId group = engine.add_group("g", {{"before", DType::kBf16, {kElements}, {}},
+                                                   {"wide", DType::kBf16, {kElements}, {}},
+                                                   {"behind", DType::kF32, {kElements}, {}}});
+      engine.freeze();
+      load_all(engine);
+      const std::vector<std::uint16_t> bf16(kElements, 0x3fc0);  // 1.5
+      const std::vector<float> wide(kElements, 1.0f + 0x1p-12f);
+      const std::vector<float> behind(kElements, std::array{1e8f, 1.0f, -1e8f}[rank.number]);
+      (void)engine.gather(group);
+      engine.add_gradient({0}, bf16.data(), DType::kBf16);
+      if (rank.number == 1) engine.add_gradient({1}, wide.data(), DType::kF32);
+      engine.add_gradient({2}, behind.data(), DType::kF32);
+      norms[rank.number] = engine.step({}).gradient_norm;
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    constexpr double kSum = 3 * 1.5, kWide = 1 + 0x1p-12;
+    for (const double norm : norms)
+      EXPECT_DOUBLE_EQ(norm, std::sqrt(kElements * (kSum * kSum + kWide * kWide)));
+  }
 }
 
 TEST(RanksGradients, AreDiscardedOnAllRanksTogether) {
