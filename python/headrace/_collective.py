@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any, Callable, Optional, Sequence
 
 from . import _c
@@ -61,6 +62,7 @@ class Table:
         _refuse_incomplete(collective)
         self._of = collective
         self.failure: Optional[BaseException] = None
+        self.process = os.getpid()
         fields: Any = dict(_c.headrace_collective._fields_)
         self.struct = new(
             _c.headrace_collective, rank=collective.rank, world_size=collective.world_size,

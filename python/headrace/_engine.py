@@ -2,10 +2,14 @@
 """headrace.Engine: the engine of headrace/engine.hpp for numpy and everything with buffers."""
 from __future__ import annotations
 
+import _thread
+import atexit
 import ctypes
 import json
 import logging
 import os
+import threading
+import time
 import weakref
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
@@ -157,8 +161,55 @@ _tables: dict[int, Table] = {}  # of engines with several ranks, for which C cal
 _waiting: set[int] = set()  # engines that nobody closed, and whose weights somebody still has
 
 
+_ending = threading.Semaphore(0)  # one for each engine that ended apart
+_apart = 0  # engines that were to end so
+_exits = False
+_EXIT_SECONDS = 15.0  # that a program which ends waits for them
+
+
 def _destroy(handle: int) -> None:
-    """For engines that nobody closed. In a forked child, C refuses."""
+    """For engines that nobody closed. One of several ranks waits for the others as it ends. They
+    may wait for this rank at another engine, since the garbage collector comes to each at its own
+    time. So this one ends in a thread of its own, which nobody waits for before the program ends.
+    """
+    global _apart
+    if handle in _tables and not _exits and os.getpid() == _tables[handle].process:
+        _apart += 1
+        _thread.start_new_thread(_destroy_apart, (handle,))  # threading's would wait for a lock
+    else:
+        _destroy_now(handle)
+
+
+def _destroy_apart(handle: int) -> None:
+    try:
+        _destroy_now(handle)
+    finally:
+        _ending.release()
+
+
+_is_noted = False
+
+
+def _note_exits() -> None:
+    """Behind the first finalizer, so that it comes before all of them."""
+    global _is_noted
+    if not _is_noted:
+        _is_noted = True
+        atexit.register(_note_exit)
+
+
+def _note_exit() -> None:
+    """What is made behind this calls into an interpreter that is gone."""
+    global _exits
+    _exits = True
+    end = time.monotonic() + _EXIT_SECONDS
+    for _ in range(_apart):
+        if not _ending.acquire(timeout=max(0.0, end - time.monotonic())):
+            return
+
+
+def _destroy_now(handle: int) -> None:
+    """In a forked child, C refuses."""
     if _library.lib.headrace_engine_destroy(handle, None) != _c.HEADRACE_OK:
         _waiting.add(handle)
     else:
@@ -354,6 +405,7 @@ class Engine:
         self._finalizer = weakref.finalize(self, _destroy, handle.value)
         if self._table is not None:
             _tables[handle.value] = self._table
+            _note_exits()
         self._known: dict[str, _Known] = {}
         self._lent: dict[str, Any] = {}  # keeps the memory of lend_weights()
         self._lent_gradients: list = []  # until the next step

@@ -5,6 +5,7 @@ A scenario is a function of a Rank. One process runs it alone; two run it as ran
 second micro-batch. What it returns must be the same, to the last bit.
 """
 import contextlib
+import gc
 import hashlib
 import importlib.util
 import json
@@ -350,6 +351,16 @@ def drops_gradients(rank):
     return rank.train(model, optimizer)
 
 
+def drops_an_engine(rank):
+    model, optimizer = rank.offload(net())
+    rank.train(model, optimizer)
+    again, other = rank.offload(net())
+    del model, optimizer
+    if rank.rank == 0:
+        gc.collect()  # ends it here, while the others are elsewhere
+    return rank.train(again, other)
+
+
 def trains_adapters(rank):
     import peft
     model = peft.get_peft_model(of_transformers("llama").to(torch.bfloat16), peft.LoraConfig(
@@ -363,7 +374,7 @@ def trains_adapters(rank):
 SCENARIOS |= {one.__name__: one for one in (
     has_groups_and_a_schedule, goes_on_after_exceptions, generates, lacks_gradients,
     lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values,
-    drops_gradients, trains_adapters)}
+    drops_gradients, drops_an_engine, trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -662,6 +673,9 @@ class Training(Case):
 
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])
+
+    def test_goes_on_where_one_rank_alone_ends_an_engine_that_nobody_closed(self):
+        self.assert_as_alone(["drops_an_engine"])
 
     def test_on_four_ranks_or_half_of_them(self):
         self.assert_as_alone(["nvme", "some_of_the_ranks"], ranks=4)
