@@ -52,6 +52,21 @@ NEEDS_TRANSFORMERS = unittest.skipIf(transformers is None, "transformers is not 
 WIDTH, LAYERS = 32, 4
 
 
+@contextlib.contextmanager
+def interrupted_at_load(number):
+    """Of a group's values, the one of this number."""
+    load, left = headrace.Group.load, [number]
+
+    def interrupted(group, values):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        load(group, values)
+
+    with unittest.mock.patch("headrace.Group.load", interrupted):
+        yield
+
+
 class Layer(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -1353,17 +1368,8 @@ class Life(Case):
                 self.assert_same(values_of(model), before)
                 self.assertEqual(len(model.layers[0]._forward_hooks), 0)
         # Ctrl-C, or a drive that fails, when half of the values have moved.
-        load, left = headrace.Group.load, [3]
-
-        def interrupted(group, values):
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-            load(group, values)
-
-        with unittest.mock.patch("headrace.Group.load", interrupted):
-            with self.assertRaises(KeyboardInterrupt):
-                self.offload(model)
+        with interrupted_at_load(3), self.assertRaises(KeyboardInterrupt):
+            self.offload(model)
         self.assert_same(values_of(model), before)
         self.train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
@@ -1957,17 +1963,8 @@ class Building(Case):
     def test_are_as_they_were_after_an_error_in_offload(self):
         with self.building():
             model = net_of()
-        load, left = headrace.Group.load, [3]
-
-        def interrupted(group, values):
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-            load(group, values)
-
-        with unittest.mock.patch("headrace.Group.load", interrupted):
-            with self.assertRaises(KeyboardInterrupt):
-                self.offload(model)
+        with interrupted_at_load(3), self.assertRaises(KeyboardInterrupt):
+            self.offload(model)
         self.assertTrue(all(map(is_in_file, model.parameters())))
         self.assert_same(values_of(model), values_of(net_of()))
 

@@ -104,14 +104,19 @@ class Tools:
                              {**rates, "flops": rate, "backward_flops": rate})
             return plan["prediction_of_one_rank"]
 
-        plans = computing(1e12), computing(2e12)
+        return flops_reached(run, computing)
 
-        def reached(phase):
-            at_one, at_two = (plan[phase]["busy_seconds"]["compute"] for plan in plans)
-            flop = (at_one - at_two) * 2e12
-            return flop / (median(run, f"{phase}_s") - (at_one - flop / 1e12))
 
-        return {"flops": reached("forward"), "backward_flops": reached("backward")}
+def flops_reached(run, computing):
+    """Of forward and backward. computing(): a prediction of the run's step at a rate."""
+    plans = computing(1e12), computing(2e12)
+
+    def reached(phase):
+        at_one, at_two = (plan[phase]["busy_seconds"]["compute"] for plan in plans)
+        flop = (at_one - at_two) * 2e12
+        return flop / (median(run, f"{phase}_s") - (at_one - flop / 1e12))
+
+    return {"flops": reached("forward"), "backward_flops": reached("backward")}
 
 
 def median(run, key):

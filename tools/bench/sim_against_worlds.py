@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 from against_ranks import end, free_port
-from measured import NVME, ROOT, differ, mean, median
+from measured import NVME, ROOT, differ, flops_reached, mean, median
 
 SHAPE = {"layers": 8, "hidden": 512, "heads": 8}
 BATCH, SEQUENCE = 4, 128
@@ -150,14 +150,7 @@ class Worlds:
         def computing(rate):
             return self.simulate(1, settings, 1, {**rates, "flops": rate, "backward_flops": rate})
 
-        plans = computing(1e12), computing(2e12)
-
-        def reached(phase):
-            at_one, at_two = (plan[phase]["busy_seconds"]["compute"] for plan in plans)
-            flop = (at_one - at_two) * 2e12
-            return flop / (median(run, f"{phase}_s") - (at_one - flop / 1e12))
-
-        return {**rates, "flops": reached("forward"), "backward_flops": reached("backward")}
+        return {**rates, **flops_reached(run, computing)}
 
     def measure(self, ranks, settings, micro_batches):
         return self.together([self.train(settings, micro_batches, self.asked.steps)] * ranks,

@@ -103,9 +103,8 @@ std::string changes_text(const PlanResult& r) {
 
 std::string rates_text(const Scenario& s) {
   std::string text = "Rates of one node\n";
-  for (const FigureName& name : figure_names()) {
+  for (const FigureName& name : used_figures(s)) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value <= 0 || !is_used(name, s.settings, s.ranks(), s.nodes, s.on_cpu())) continue;
     text += fmt::format("  {:<15}{:>10.4g} {:<11} {}\n", name.name, figure.value, name.unit,
                         figure.source);
   }

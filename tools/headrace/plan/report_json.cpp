@@ -82,10 +82,9 @@ Json prediction_json(const PlanResult& r) {
 
 Json scenario_json(const Scenario& s) {
   Json rates = Json::object();
-  for (const FigureName& name : figure_names()) {
+  for (const FigureName& name : used_figures(s)) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value > 0 && is_used(name, s.settings, s.ranks(), s.nodes, s.on_cpu()))
-      rates[name.name] = {{"value", figure.value}, {"unit", name.unit}, {"source", figure.source}};
+    rates[name.name] = {{"value", figure.value}, {"unit", name.unit}, {"source", figure.source}};
   }
   return {{"model",
            {{"name", s.model->name},

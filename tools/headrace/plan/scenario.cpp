@@ -114,6 +114,16 @@ std::uint64_t whole_bytes(double bytes) {
   return static_cast<std::uint64_t>(std::min(bytes, kMost));
 }
 
+std::vector<FigureName> used_figures(const Scenario& s) {
+  std::vector<FigureName> used;
+  for (const FigureName& name : figure_names()) {
+    if ((s.machine.*name.figure).value > 0 &&
+        is_used(name, s.settings, s.ranks(), s.nodes, s.on_cpu()))
+      used.push_back(name);
+  }
+  return used;
+}
+
 Rates rates_of(const Scenario& s) {
   const Machine& m = s.machine;
   const double ranks = s.ranks_per_node();

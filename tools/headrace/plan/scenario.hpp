@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "headrace/settings.hpp"
 #include "partition/partition.hpp"
@@ -86,6 +87,9 @@ std::string floor_refusal(const Scenario& scenario);
 
 // 2^63 where there are more: activations of what nobody can train.
 std::uint64_t whole_bytes(double bytes);
+
+// The machine's figures that a plan of it uses, and has.
+std::vector<FigureName> used_figures(const Scenario& scenario);
 
 // One rank's share of its node.
 Rates rates_of(const Scenario& scenario);

@@ -129,6 +129,11 @@ void refuse_odd_ranks(const Scenario& s, const ScenarioOptions& o) {
 }
 }  // namespace
 
+std::string known_names_text() {
+  return "\nNames of models: " + known_models() + "\n\nNames of machines: " + known_machines() +
+         "\n";
+}
+
 void add_scenario_options(CLI::App& app, ScenarioOptions& o) {
   app.add_option("MODEL", o.model, "Name, directory, or file of shapes")->type_name("");
   app.add_option("--machine", o.machine,

@@ -23,6 +23,8 @@ struct ScenarioOptions {
   std::vector<std::pair<std::string, double>> figures;  // rates given by name
 };
 
+// For a footer: the models and machines that have names.
+std::string known_names_text();
 // All but --nodes.
 void add_scenario_options(CLI::App& app, ScenarioOptions& options);
 // Throws command_line::Fault.

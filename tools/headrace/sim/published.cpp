@@ -14,22 +14,14 @@ constexpr const char* kPerGpu = "Tflop/s per GPU";
 constexpr double kComputeRate = 50e12;
 constexpr double kOneLink = 12e9;  // host to one GPU, while the others' links are idle
 
-enum class State { kHost, kNvme };
-enum class Parameters { kHost, kNvme };
-
 // A row of ZeRO-Infinity's table 1.
 struct Config {
   std::uint32_t nodes = 1;
   const char* model = "";
   std::uint32_t batch = 1;  // of the GPUs that share it
   std::uint32_t tensor_parallel = 1;
-  Parameters parameters = Parameters::kHost;
-  State state = State::kHost;
+  OffloadDevice parameters = OffloadDevice::kCpu, state = OffloadDevice::kCpu;
 };
-
-OffloadDevice device_of(Parameters place) {
-  return place == Parameters::kHost ? OffloadDevice::kCpu : OffloadDevice::kNvme;
-}
 
 Scenario scenario_of(const Config& c) {
   Scenario s;
@@ -42,10 +34,9 @@ Scenario scenario_of(const Config& c) {
   s.sequence = 1024;
   s.batch = c.batch;
   s.activations = Activations::kCheckpointedInHostMemory;
-  s.settings.offload_parameters = device_of(c.parameters);
-  s.settings.offload_optimizer =
-      c.state == State::kHost ? OffloadDevice::kCpu : OffloadDevice::kNvme;
-  s.settings.host_budget_auto = c.state == State::kHost;
+  s.settings.offload_parameters = c.parameters;
+  s.settings.offload_optimizer = c.state;
+  s.settings.host_budget_auto = c.state == OffloadDevice::kCpu;
   s.settings.prefetch_groups = 1;  // a layer of these models is gigabytes
   return s;
 }
@@ -61,15 +52,14 @@ PublishedPoint point_of(std::string what, double published, std::string relation
   return point;
 }
 
-const Config kTrillionOn512{32, "gpt-25600x128", 20, 4, Parameters::kHost, State::kHost};
+const Config kTrillionOn512{32, "gpt-25600x128", 20, 4};
 
 // The batch of a node is the same on all numbers of nodes.
 void add_trillions(Planning& planning, std::vector<PublishedPoint>& points) {
   Config config = kTrillionOn512;
   const World all = world_of(planning, scenario_of(config));
   config.nodes = 4;
-  config.parameters = Parameters::kNvme;
-  config.state = State::kNvme;
+  config.parameters = config.state = OffloadDevice::kNvme;
   const World few = world_of(planning, scenario_of(config));
   points.push_back(point_of("1 T parameters on 512 GPUs", 49, "", all));
   points.push_back(point_of("1 T parameters on 64 GPUs", 44, "", few));
@@ -83,9 +73,9 @@ void add_one_node(Planning& planning, std::vector<PublishedPoint>& points) {
   const auto add = [&](const char* what, const Config& config) {
     points.push_back(point_of(what, 40, "at least", world_of(planning, scenario_of(config))));
   };
-  add("10 B on one DGX-2", {1, "gpt-4096x50", 8, 1, Parameters::kHost, State::kHost});
-  add("50 B on one DGX-2", {1, "gpt-8192x62", 26, 1, Parameters::kHost, State::kNvme});
-  add("100 B on one DGX-2", {1, "gpt-8192x125", 24, 1, Parameters::kHost, State::kNvme});
+  add("10 B on one DGX-2", {1, "gpt-4096x50", 8, 1});
+  add("50 B on one DGX-2", {1, "gpt-8192x62", 26, 1, OffloadDevice::kCpu, OffloadDevice::kNvme});
+  add("100 B on one DGX-2", {1, "gpt-8192x125", 24, 1, OffloadDevice::kCpu, OffloadDevice::kNvme});
 }
 
 void add_larger(Planning& planning, std::vector<PublishedPoint>& points) {
@@ -94,15 +84,15 @@ void add_larger(Planning& planning, std::vector<PublishedPoint>& points) {
     points.push_back(point_of(what, published, relation, world_of(planning, scenario_of(config))));
   };
   add("0.5 T on 512 GPUs", 49, "at most", {32, "gpt-18432x124", 28, 4});
-  const auto place = std::pair(Parameters::kNvme, State::kNvme);
-  add("5 T on 512 GPUs", 49, "at most", {32, "gpt-49152x174", 12, 4, place.first, place.second});
-  add("10 T on 512 GPUs", 34, "at least", {32, "gpt-65536x200", 8, 4, place.first, place.second});
-  add("20 T on 512 GPUs", 34, "", {32, "gpt-90112x205", 10, 8, place.first, place.second});
+  constexpr OffloadDevice kNvme = OffloadDevice::kNvme;
+  add("5 T on 512 GPUs", 49, "at most", {32, "gpt-49152x174", 12, 4, kNvme, kNvme});
+  add("10 T on 512 GPUs", 34, "at least", {32, "gpt-65536x200", 8, 4, kNvme, kNvme});
+  add("20 T on 512 GPUs", 34, "", {32, "gpt-90112x205", 10, 8, kNvme, kNvme});
 }
 
 // ZeRO-Offload's owner of a layer takes in all of its gradient by one link, and backward waits.
 void add_gradient_offload(Planning& planning, std::vector<PublishedPoint>& points) {
-  Scenario s = scenario_of({4, "gpt-8192x10", 2, 1, Parameters::kHost, State::kHost});
+  Scenario s = scenario_of({4, "gpt-8192x10", 2, 1});
   s.activations = Activations::kCheckpointed;
   const World world = world_of(planning, s);
   PublishedPoint point{"backward of 8 B on 64 GPUs, over ZeRO-Offload's", "times as fast", 2, ""};
@@ -138,10 +128,9 @@ std::vector<std::pair<std::string, std::string>> assumptions() {
       {"ZeRO-Offload",
        "a layer's gradient leaves by one link of 12 GB/s, and backward waits. Ours come from "
        "each rank to their owner, over the network"}};
-  for (const FigureName& name : figure_names()) {
+  for (const FigureName& name : used_figures(s)) {
     const Figure& figure = s.machine.*name.figure;
-    if (figure.value > 0 && name.figure != &Machine::flops &&
-        is_used(name, s.settings, s.ranks(), s.nodes, s.on_cpu()))
+    if (name.figure != &Machine::flops)
       all.emplace_back(name.name,
                        fmt::format("{:.4g} {}, {}", figure.value, name.unit, figure.source));
   }

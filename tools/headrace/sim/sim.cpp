@@ -36,8 +36,8 @@ struct Options {
 };
 
 std::string footer() {
-  return "\nNames of models: " + known_models() + "\n\nNames of machines: " + known_machines() +
-         "\n\nExit codes: 0 a world fits, 1 the run failed, 2 refused, or none fits, 128+n ended "
+  return known_names_text() +
+         "\nExit codes: 0 a world fits, 1 the run failed, 2 refused, or none fits, 128+n ended "
          "by signal n.\n";
 }
 

@@ -44,12 +44,7 @@ double network_wanted(Planning& planning, const Scenario& s) {
 }  // namespace
 
 World world_of(Planning& planning, const Scenario& scenario) {
-  World world{.scenario = scenario, .outcome = {}};
-  try {
-    world.outcome = planning.evaluate(scenario);
-  } catch (const Error& error) {
-    world.outcome.refusal = error.what();
-  }
+  World world{.scenario = scenario, .outcome = planning.evaluate(scenario)};
   if (world.fits() && world.outcome.prediction.step_seconds <= 0)
     world.outcome.refusal = "nothing is computed, moved or updated, so a step takes no time";
   if (!world.fits()) return world;

@@ -27,15 +27,14 @@ struct World {
 };
 inline constexpr double kUnnoticed = 0.02;
 
-// Every rank's step takes as long as that of rank 0, which has the most blocks of parameters. A
-// scenario that the planner rejects does not fit.
+// Every rank's step takes as long as that of rank 0, which has the most blocks of parameters.
 World world_of(Planning& planning, const Scenario& scenario);
 
 // Why it does not fit, without the plan's table.
 std::string short_refusal(const World& world);
 
 // `scenario`, whose batch is taken for each number of ranks, on each of these numbers of nodes.
-// Throws Error kInterrupted after a signal.
+// One that the planner rejects does not fit. Throws Error kInterrupted after a signal.
 std::vector<World> worlds_of(Planning& planning, Scenario scenario,
                              const std::vector<std::uint32_t>& nodes);
 
