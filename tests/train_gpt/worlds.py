@@ -150,8 +150,10 @@ class World:
         return [process.returncode for process in self.processes]
 
     def shared_memory(self):
-        """Open MPI's segments of this world, and whatever else has no folder of its own."""
-        names = [name for name in os.listdir("/dev/shm") if not name.startswith("vader_")]
+        """Open MPI's segments of this world, and whatever else has no folder of its own. What
+        Python's multiprocessing has there is other programs'."""
+        names = [name for name in os.listdir("/dev/shm")
+                 if not name.startswith(("vader_", "sem.mp-"))]
         return set(names + os.listdir(self.segments))
 
     def require_nothing_left(self):
