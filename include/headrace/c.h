@@ -281,7 +281,8 @@ typedef struct headrace_collective {
                                (headrace.rank_agreement). The same on every rank. */
   /* give[r] goes to rank r, and take[r] comes from rank r, which gives as many bytes: world_size
    * pieces each, of any sizes, also 0. The call ignores this rank's own. No rank gives a larger
-   * piece than `largest_bytes`. NULL: zero_optimization.zero_hpz_partition_size is refused. */
+   * piece than `largest_bytes`. NULL: zero_optimization.zero_hpz_partition_size and
+   * headrace.hierarchical_reduce_ranks are refused. */
   headrace_code (*all_to_all_v)(void* context, uint64_t sequence, const char* what,
                                 headrace_stream stream, const headrace_piece* give,
                                 const headrace_piece* take, uint64_t largest_bytes);

@@ -24,7 +24,8 @@
 //   all_to_all_v
 //               In its place, with zero_hpz_partition_size: one or two per section.
 //   all_to_all  One or several per trained section, when gradients of another group arrive, when
-//               the ranks gather, and when they step.
+//               the ranks gather, and when they step. With hierarchical_reduce_ranks, in place of
+//               each: an all_to_all_v for each node, and with several nodes one more.
 //   abort       When the engine has failed.
 //
 // Example: two ranks meet in different calls, and their Collective compares calls:
@@ -59,6 +60,7 @@ namespace headrace {
 struct CollectiveTag {
   std::uint64_t sequence = 0;  // counts an engine's calls from 0
   std::string_view what;       // e.g. "gather of h.3"; valid during the call
+  bool of_gradients = false;   // of all_to_all_v: gradients pass, not parameters
 };
 
 // Threads: calls come from the trainer's threads, and if takes_any_thread(), from a thread of the
@@ -111,8 +113,8 @@ class Collective {
   // Whether calls may come from other threads than the trainer's. Only then can an engine join and
   // reduce ahead of its trainer's calls (headrace.rank_agreement). The same on every rank.
   virtual bool takes_any_thread() const noexcept { return false; }
-  // Whether all_to_all_v() is implemented, which zero_optimization.zero_hpz_partition_size needs.
-  // The same on every rank.
+  // Whether all_to_all_v() is implemented, which zero_optimization.zero_hpz_partition_size and
+  // headrace.hierarchical_reduce_ranks need. The same on every rank.
   virtual bool has_all_to_all_v() const noexcept { return false; }
 };
 }  // namespace headrace

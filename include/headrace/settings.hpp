@@ -154,6 +154,9 @@ struct Settings {
   // ahead of the trainer they then join.
   RankOrder rank_agreement = RankOrder::kTrace;
   std::uint32_t ranks_ahead = 1;
+  // Above 1: the ranks of a node, in a row, which add their gradients to each other before sums
+  // leave it. Changes the order of additions, so the last bits of results.
+  std::uint32_t hierarchical_reduce_ranks = 1;
   UpdateMode update_mode = UpdateMode::kAuto;
   UpdateOn update_on = UpdateOn::kCpu;
   std::uint32_t update_threads = 0;        // 0: as many as affinity, cgroup quota and Slurm allow

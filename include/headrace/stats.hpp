@@ -40,7 +40,8 @@ struct CollectiveCalls {
   std::uint64_t calls = 0;
   std::uint64_t sent_bytes = 0;
   double seconds = 0;
-  // Of sent_bytes, those to the ranks of other nodes, with zero_hpz_partition_size; else 0.
+  // Of sent_bytes, those to the ranks of other nodes, with zero_hpz_partition_size or
+  // hierarchical_reduce_ranks; else 0.
   std::uint64_t sent_to_other_nodes_bytes = 0;
 };
 
@@ -138,7 +139,8 @@ struct PlanReport {
   // Parameters and gradients that this rank sends to the others, the latter in the dtypes of the
   // former.
   double sent_bytes_per_step = 0;
-  // Of these, what goes to the ranks of other nodes, with zero_hpz_partition_size; else 0.
+  // Of these, what goes to the ranks of other nodes, with zero_hpz_partition_size or
+  // hierarchical_reduce_ranks; else 0.
   double sent_to_other_nodes_bytes_per_step = 0;
   // The memory that was left for this process when the plan was made, and the limit that determined
   // it: a cgroup's (with its path), RLIMIT_AS or MemAvailable. 0: no limit could be read.

@@ -308,7 +308,8 @@ void CollectiveOverTransport::all_to_all_v(CollectiveTag tag, Stream stream,
   check_pieces(tag, take.size(), world_size_);
   const Call call = make_call(CallKind::kAllToAllV, tag, largest_bytes);
   queued_.add(call);
-  carry_out(call, [&] { all_to_all(Lane::kGather, {give, take, largest_bytes}, stream); });
+  const Lane lane = tag.of_gradients ? Lane::kReduce : Lane::kGather;
+  carry_out(call, [&] { all_to_all(lane, {give, take, largest_bytes}, stream); });
 }
 
 // `all` is world_size times as large as `mine`, which may lie in its place there already.

@@ -42,7 +42,9 @@ void check_settings(const Settings& settings) {
 
 // Whose bytes to other nodes are counted apart.
 std::uint32_t ranks_of_node(const Settings& settings) {
-  return settings.zero_hpz_partition_size > 1 ? settings.zero_hpz_partition_size : 0;
+  const std::uint32_t ranks =
+      std::max(settings.zero_hpz_partition_size, settings.hierarchical_reduce_ranks);
+  return ranks > 1 ? ranks : 0;
 }
 
 void check_place(const Collective& collective) {

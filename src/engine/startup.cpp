@@ -116,12 +116,14 @@ void Startup::refuse_tables() const {
 }
 
 void Startup::refuse_nodes(const residency::Plan& plan) const {
-  if (plan.node_ranks == 0 || in_.collective->has_all_to_all_v()) return;
-  throw Error(
-      Code::kUnsupported,
-      "zero_optimization.zero_hpz_partition_size is " + std::to_string(plan.node_ranks) +
-          ", and this collective has no all_to_all_v; nothing was allocated. Set it to 1, or "
-          "implement all_to_all_v (headrace/collective.hpp).");
+  const std::uint32_t ranks = std::max(plan.node_ranks, plan.reduce_ranks);
+  if (ranks == 0 || in_.collective->has_all_to_all_v()) return;
+  throw Error(Code::kUnsupported,
+              std::string(plan.node_ranks > 0 ? "zero_optimization.zero_hpz_partition_size"
+                                              : "headrace.hierarchical_reduce_ranks") +
+                  " is " + std::to_string(ranks) +
+                  ", and this collective has no all_to_all_v; nothing was allocated. Set it to 1, "
+                  "or implement all_to_all_v (headrace/collective.hpp).");
 }
 
 std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
@@ -192,6 +194,11 @@ void Startup::say_what_ranks_ignore(std::uint32_t ranks) const {
                                     std::to_string(ranks) +
                                     " ranks: all of them are one node, so it has no effect");
   }
+  if (ranks == 1 && in_.settings.hierarchical_reduce_ranks > 1) {
+    in_.log(LogLevel::kWarning,
+            "headrace.hierarchical_reduce_ranks has no effect: one rank adds its gradients one "
+            "after the other, so its results differ in their last bits from those of several");
+  }
   if (ranks == 1 &&
       (in_.settings.zero_quantized_weights || in_.settings.zero_quantized_gradients)) {
     in_.log(LogLevel::kWarning,
@@ -208,6 +215,8 @@ void Startup::say_what_was_chosen(const Running& r) const {
   if (!r.plan.warning.empty()) in_.log(LogLevel::kWarning, r.plan.warning);
   say_what_ranks_ignore(r.partition.world_size);
   in_.log(LogLevel::kInfo, residency::summary(r.plan));
+  if (const std::string changed = residency::what_changes_results(r.plan); !changed.empty())
+    in_.log(LogLevel::kInfo, changed);
   in_.log(LogLevel::kInfo, std::to_string(r.workers->threads()) + " update threads (" +
                                r.update_threads_source + "), instruction set " +
                                name_of(kernels::choose_instruction_set()));

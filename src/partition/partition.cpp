@@ -230,6 +230,21 @@ SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, s
   return sent;
 }
 
+ReducedInNodes reduced_in_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
+                                std::uint32_t node_ranks) {
+  ReducedInNodes sent;
+  for (const std::uint32_t s : partition.group_sections[group]) {
+    const Section& section = partition.sections[s];
+    if (section.frozen) continue;
+    std::uint64_t of_place = 0;
+    for (std::uint32_t r = rank % node_ranks; r < partition.world_size; r += node_ranks)
+      of_place += partition.shard_of(section, r).elements;
+    sent.within += (section.buffer_elements - of_place) * size_bytes(section.dtype);
+    sent.beyond += (of_place - partition.shard_of(section, rank).elements) * sizeof(float);
+  }
+  return sent;
+}
+
 Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements,
                          std::uint32_t rank, std::uint32_t world_size) {
   HEADRACE_CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0,

@@ -164,6 +164,14 @@ struct SentWithNodes {
 SentWithNodes sent_with_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
                               std::uint32_t node_ranks, const Wire& wire = {});
 
+// And where the ranks of a node add their gradients to each other first: each gets what the ranks
+// of its place own on all nodes, and sends the sums, in f32, to these ranks.
+struct ReducedInNodes {
+  std::uint64_t within = 0, beyond = 0;
+};
+ReducedInNodes reduced_in_nodes(const Partition& partition, std::uint32_t group, std::uint32_t rank,
+                                std::uint32_t node_ranks);
+
 // `tile_elements` is a multiple of kBlockElements. Parameters keep their order; indices count
 // across the groups.
 Partition make_partition(std::span<const GroupShape> groups, std::uint64_t tile_elements,

@@ -87,12 +87,11 @@ void CountedCollective::all_to_all(CollectiveTag tag, Stream stream,
        [&] { counted_->all_to_all(tag, stream, give, take); });
 }
 
-// Of weights.
 void CountedCollective::all_to_all_v(CollectiveTag tag, Stream stream,
                                      std::span<const DeviceSpan> give,
                                      std::span<const DeviceSpan> take,
                                      std::uint64_t largest_bytes) {
-  make("all_to_all_v", all_gathers_, tag, sent_of(give),
+  make("all_to_all_v", tag.of_gradients ? all_to_alls_ : all_gathers_, tag, sent_of(give),
        [&] { counted_->all_to_all_v(tag, stream, give, take, largest_bytes); });
 }
 

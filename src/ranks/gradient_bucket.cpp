@@ -13,12 +13,11 @@ GradientBucket::GradientBucket(const GradientParts& parts, GradientSums& sums, S
     : p_(parts),
       sums_(sums),
       record_(record),
-      in_slab_(p_.partition.parameters.size()),
+      exchange_(p_, sums_),
       wide_(p_.partition.group_sections.size()) {
   for (std::uint32_t b = 0; b < p_.plan.buckets; ++b)
     held_[b].has.resize(p_.partition.parameters.size());
   present_.reserve(p_.partition.parameters.size());
-  give_.reserve(p_.partition.world_size);
   take_memory();
 }
 
@@ -38,7 +37,11 @@ void GradientBucket::take_memory() {
   }
   for (std::uint32_t b = 0; b < p_.plan.buckets; ++b)
     held_[b].memory = memory_ + b * (p_.plan.exchange_offset_bytes / p_.plan.buckets);
-  packed_.use_memory(memory_ + p_.plan.exchange_offset_bytes);
+  // With several buckets, the first may be in use where a rank has none of a group's gradients.
+  std::byte* const nothing = p_.plan.buckets == 1 ? memory_
+                                                  : memory_ + p_.plan.bucket_bytes -
+                                                        p_.plan.exchange_elements * sizeof(float);
+  exchange_.use_memory(memory_ + p_.plan.exchange_offset_bytes, nothing);
 }
 
 GradientBucket::~GradientBucket() { release_memory(); }
@@ -50,8 +53,8 @@ void GradientBucket::release_memory() noexcept {
 
 std::uint64_t GradientBucket::bookkeeping_bytes(const partition::Partition& partition,
                                                 std::uint32_t buckets) noexcept {
-  return (2 + buckets) * partition.parameters.size() + partition.group_sections.size() +
-         partition.world_size * sizeof(DeviceSpan) + PackedGradients::bookkeeping_bytes(partition);
+  return (1 + buckets) * partition.parameters.size() + partition.group_sections.size() +
+         GradientExchange::bookkeeping_bytes(partition);
 }
 
 std::span<const std::uint8_t> GradientBucket::present(GroupId group, const HeldGradients* mine) {
@@ -215,7 +218,7 @@ void GradientBucket::widen_section(std::uint32_t s) {
   const partition::Section& section = p_.partition.sections[s];
   const std::uint64_t bytes = size_bytes(section.dtype);
   std::byte* const values = open_here_->memory + offset_of(s);
-  std::byte* const apart = memory_ + p_.plan.exchange_offset_bytes;
+  std::byte* const apart = exchange_.spare();
   for (std::uint64_t end = section.buffer_elements; end > 0;) {
     const std::uint64_t first = end - std::min(end, p_.plan.exchange_elements);
     p_.device.copy(open_here_->stream, apart, values + first * bytes, (end - first) * bytes);
@@ -247,7 +250,7 @@ void GradientBucket::add(ParameterId id, const void* gradient, DType dtype, Stre
 void GradientBucket::flush() {
   if (!open_) return;
   const Stream stream = open_here_ == nullptr ? Stream{} : open_here_->stream;
-  reduce(open_->group, open_here_, stream);
+  reduce(*open_, open_here_, stream);
   record_.reductions.push_back(*open_);
   close();
 }
@@ -259,15 +262,16 @@ void GradientBucket::close() noexcept {
 }
 
 void GradientBucket::forget() {
-  std::ranges::fill(in_slab_, 0);
-  packed_.forget();
+  exchange_.forget();
   for (HeldGradients& one : held_) one.used = false;
   close();
 }
 
 // ---- the reduction ----
 
-void GradientBucket::reduce(GroupId group, const HeldGradients* mine, Stream stream) {
+void GradientBucket::reduce(const Reduction& of, const HeldGradients* mine, Stream stream) {
+  const GroupId group = of.group;
+  exchange_.begin(of);
   const std::vector<ParameterId>& parameters = p_.registry.group(group).parameters;
   bool some = false;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -281,103 +285,14 @@ void GradientBucket::reduce(GroupId group, const HeldGradients* mine, Stream str
     p_.until_taken(group);
     if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);
     for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
-      if (!p_.partition.sections[s].frozen)
-        reduce_section(s, mine == nullptr ? nullptr : mine->memory, stream);
+      const partition::Section& section = p_.partition.sections[s];
+      if (section.frozen) continue;
+      exchange_.reduce(s, mine == nullptr ? nullptr : mine->memory + offset_of(s),
+                       dtype_in(section), stream);
     }
     p_.device.synchronize(stream);
   }
-  for (const ParameterId id : parameters) in_slab_[id.index] |= sums_.received()[id.index];
-  packed_.note_added(group);
+  exchange_.note_added(group);
 }
 
-// In parts, so that what is taken from the other ranks has room.
-void GradientBucket::reduce_section(std::uint32_t s, std::byte* bucket, Stream stream) {
-  const partition::Section& section = p_.partition.sections[s];
-  std::byte* const taken =
-      packed_.used() ? packed_.taken() : memory_ + p_.plan.exchange_offset_bytes;
-  const std::uint64_t end = p_.partition.largest_shard_elements(section);
-  for (std::uint64_t at = 0; at < end; at += p_.plan.exchange_elements) {
-    give_.clear();
-    if (packed_.used()) {
-      give_packed(s, bucket, at, stream);
-    } else {
-      give_stored(s, bucket, at);
-    }
-    p_.ranks.collective().all_to_all(p_.ranks.next("gradients of ", {section.group}), stream, give_,
-                                     taken);
-    const ShardPart own = part_of(section, p_.partition.rank, at);
-    if (packed_.used()) {
-      add_packed_part(own, stream);
-    } else {
-      add_part(own, stream);
-    }
-  }
-}
-
-ShardPart GradientBucket::part_of(const partition::Section& section, std::uint32_t rank,
-                                  std::uint64_t at) const {
-  const partition::Shard shard = p_.partition.shard_of(section, rank);
-  return {section, shard.first_element + at,
-          std::min(p_.plan.exchange_elements, shard.elements - std::min(at, shard.elements))};
-}
-
-// Where this rank has none, the others take bytes that they do not add.
-void GradientBucket::give_stored(std::uint32_t s, std::byte* bucket, std::uint64_t at) {
-  const partition::Section& section = p_.partition.sections[s];
-  const std::uint64_t bytes = size_bytes(dtype_in(section));
-  std::byte* const nothing =
-      p_.plan.buckets == 1
-          ? memory_
-          : memory_ + p_.plan.exchange_offset_bytes +
-                (p_.partition.world_size - 1) * p_.plan.exchange_elements * sizeof(float);
-  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-    const ShardPart part = part_of(section, r, at);
-    const std::uint64_t from = offset_of(s) + part.first_element * bytes;
-    give_.push_back({bucket == nullptr ? nothing : bucket + from, part.elements * bytes});
-  }
-}
-
-void GradientBucket::give_packed(std::uint32_t s, const std::byte* bucket, std::uint64_t at,
-                                 Stream stream) {
-  const partition::Section& section = p_.partition.sections[s];
-  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-    const ShardPart part = part_of(section, r, at);
-    give_.push_back(packed_.given(r, part.elements));
-    if (bucket != nullptr) packed_.pack(r, part, bucket + offset_of(s), dtype_in(section), stream);
-  }
-}
-
-// Every rank's, in rank order.
-void GradientBucket::add_packed_part(const ShardPart& own, Stream stream) {
-  const std::vector<ParameterId>& group = p_.registry.group({own.section.group}).parameters;
-  for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-    const float* const values = packed_.unpack(r, own.elements, stream);
-    each_parameter(p_, own, [&](std::size_t i, std::uint64_t first, std::uint64_t end) {
-      if (!p_.ranks.present(r, i)) return;
-      const bool overwrite = in_slab_[group[i].index] == 0 && p_.ranks.present_below(r, i) == 0;
-      sums_.add(group[i], values + (first - own.first_element), DType::kF32, first, end - first,
-                overwrite, stream);
-    });
-  }
-}
-
-// The same of what was not packed.
-void GradientBucket::add_part(const ShardPart& own_part, Stream stream) {
-  const DType dtype = dtype_in(own_part.section);
-  const std::uint64_t bytes = size_bytes(dtype), part_bytes = own_part.elements * bytes;
-  const std::byte* const taken = memory_ + p_.plan.exchange_offset_bytes;
-  const std::uint32_t own = p_.partition.rank;
-  const std::vector<ParameterId>& group = p_.registry.group({own_part.section.group}).parameters;
-  each_parameter(p_, own_part, [&](std::size_t i, std::uint64_t first, std::uint64_t end) {
-    bool overwrite = in_slab_[group[i].index] == 0;
-    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {
-      if (!p_.ranks.present(r, i)) continue;
-      const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;
-      if (r == own) part = static_cast<const std::byte*>(give_[own].data);
-      sums_.add(group[i], part + (first - own_part.first_element) * bytes, dtype, first,
-                end - first, overwrite, stream);
-      overwrite = false;
-    }
-  });
-}
 }  // namespace headrace::ranks

@@ -11,10 +11,9 @@
 // reduced while the trainer brings the next. What is in there when a rank leaves that order is held
 // until the ranks open the bucket for it.
 //
-// Every rank gives every other the part of its bucket that the other owns, and adds the parts that
-// it takes to its slab, one after the other, in rank order. What did not arrive on a rank is not
-// added. So W ranks make the additions that one rank makes that accumulates: the sum does not
-// depend on the number of ranks, to the last bit.
+// In a reduction, the owner of each gradient adds every rank's to its slab (gradient_exchange.hpp).
+// By default it does so in rank order. So W ranks make the additions that one rank makes that
+// accumulates: the sum does not depend on the number of ranks, to the last bit.
 //
 // Two ranks; group 1 has two parameters of four elements, a and b, and rank 0 owns a. Rank 1 has no
 // gradient of a; the bucket is open for group 2 on both:
@@ -40,8 +39,8 @@
 #include <span>
 #include <vector>
 
+#include "ranks/gradient_exchange.hpp"
 #include "ranks/gradient_sums.hpp"
-#include "ranks/packed_gradients.hpp"
 #include "ranks/sequence.hpp"
 
 namespace headrace::ranks {
@@ -94,7 +93,7 @@ class GradientBucket {
   void leave_position(std::uint32_t position);
   // The runner's. For agree(); then, after it: reduces on `stream`, and waits for that.
   std::span<const std::uint8_t> present(GroupId group, const HeldGradients* mine);
-  void reduce(GroupId group, const HeldGradients* mine, Stream stream);
+  void reduce(const Reduction& of, const HeldGradients* mine, Stream stream);
 
   // While it is empty. take_memory() throws as the constructor does.
   void release_memory() noexcept;
@@ -114,30 +113,22 @@ class GradientBucket {
   DType dtype_in(const partition::Section& section) const;
   bool needs_wide(ParameterId id, DType dtype) const;
   std::uint64_t offset_of(std::uint32_t section) const;
-  void reduce_section(std::uint32_t section, std::byte* bucket, Stream stream);
-  ShardPart part_of(const partition::Section& section, std::uint32_t rank, std::uint64_t at) const;
-  void give_stored(std::uint32_t section, std::byte* bucket, std::uint64_t at);
-  void give_packed(std::uint32_t section, const std::byte* bucket, std::uint64_t at, Stream stream);
-  void add_part(const ShardPart& own, Stream stream);
-  void add_packed_part(const ShardPart& own, Stream stream);
 
   const GradientParts& p_;
   GradientSums& sums_;
   StepRecord& record_;
-  PackedGradients packed_{p_};
+  GradientExchange exchange_;
   // One group's whole gradients, with trained sections at multiples of 4096 bytes and room for f32.
-  // Behind the last: the parts received from the other ranks.
+  // Behind the last: what exchange_ needs.
   std::byte* memory_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   std::array<HeldGradients, residency::Plan::kMostBuckets> held_;
   std::uint64_t taken_ = 0;             // of held_, since the start
   std::optional<Reduction> open_;       // the same on all ranks
   HeldGradients* open_here_ = nullptr;  // null: this rank has none of them
-  std::vector<std::uint8_t> in_slab_;   // per parameter: its slab already holds a sum
   // per group: its gradients have other dtypes than its sections
   std::vector<std::uint8_t> wide_;
   std::vector<std::uint8_t> present_;  // per parameter of one group
-  std::vector<DeviceSpan> give_;       // the parts of one exchange
   std::atomic<std::uint64_t> meetings_{0};
 };
 }  // namespace headrace::ranks

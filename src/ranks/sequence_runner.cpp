@@ -343,7 +343,7 @@ bool SequenceRunner::carry_out(const Sequence::Entry& entry, bool prepared) {
   const base::TraceSpan span(p_.trace, TraceLane::kRanks, joins ? "join" : "reduce",
                              entry.group.index);
   if (!joins) {
-    p_.bucket.reduce(entry.group, reduced_, stream_);
+    p_.bucket.reduce({entry.at, entry.group}, reduced_, stream_);
   } else {
     slots_->join(*taken_, entry.group, agreed.join, stream_);
   }

@@ -72,6 +72,11 @@ std::uint32_t node_ranks(const PlanInputs& in) {
   return copies && !has_slot_per_group(in) ? ranks : 0;
 }
 
+std::uint32_t reduce_ranks(const PlanInputs& in) {
+  const std::uint32_t ranks = in.settings.hierarchical_reduce_ranks;
+  return ranks > 1 && in.partition->world_size > 1 ? ranks : 0;
+}
+
 bool has_slot_per_group(const PlanInputs& in) {
   return keeps_joined(in) ||
          (!in.device_shares_host_memory && in.settings.offload_parameters == OffloadDevice::kNone);
@@ -103,6 +108,7 @@ class Layout {
     add_weights();
     plan_.node_ranks = node_ranks(in_);
     if (plan_.node_ranks > 0) add_node_shards();
+    plan_.reduce_ranks = reduce_ranks(in_);
     add_gradients();
     add_records();
     const Groups groups = measure_groups();
@@ -153,6 +159,7 @@ class Layout {
   Groups measure_groups();
   void add_gather_slots(const Groups& groups);
   void add_packed_parameters();
+  std::uint64_t exchanged_parts() const;
   void add_bucket(const Groups& groups);
   void add_tile_slots();
   void add_device_updates();
@@ -282,6 +289,12 @@ void Layout::add_packed_parameters() {
   plan_.packed_memory = take_for_device(plan_.packed_bytes, "quantised parameters");
 }
 
+// The parts that a reduction has room for at a time.
+std::uint64_t Layout::exchanged_parts() const {
+  const std::uint64_t ranks = plan_.reduce_ranks;
+  return ranks == 0 ? part_.world_size - 1 : ranks - 1 + 2 * (part_.world_size / ranks);
+}
+
 // Ranks exchange a bucket in parts of whole blocks, so that what they take from each other needs no
 // more memory for a larger group or more ranks.
 void Layout::add_bucket(const Groups& groups) {
@@ -289,19 +302,20 @@ void Layout::add_bucket(const Groups& groups) {
   for (const Section& section : part_.sections) {
     if (!section.frozen) shard = std::max(shard, part_.largest_shard_elements(section));
   }
-  const std::uint64_t part = kExchangeBytes / sizeof(float) / part_.world_size;
+  const std::uint64_t parts = exchanged_parts();
+  const std::uint64_t part = kExchangeBytes / sizeof(float) / (parts + 1);
   const std::uint64_t blocks = std::max(part / base::kBlockElements, std::uint64_t{1});
   plan_.exchange_elements = std::min(shard, blocks * base::kBlockElements);
   plan_.buckets = choice_.buckets;
   plan_.exchange_offset_bytes = plan_.buckets * groups.largest_bucket;
   // With two, the one that a rank without gradients would give from may be in use.
-  const std::uint32_t parts = part_.world_size - (plan_.buckets > 1 ? 0 : 1);
+  const std::uint64_t with_nothing = parts + (plan_.buckets > 1 ? 1 : 0);
   const std::uint64_t exchanged =
       plan_.wire.packed_gradients
           ? (2 * part_.world_size - 1) *
                     base::packed_bytes(partition::Wire::kGradientBits, plan_.exchange_elements) +
                 plan_.exchange_elements * sizeof(float)
-          : parts * plan_.exchange_elements * sizeof(float);
+          : with_nothing * plan_.exchange_elements * sizeof(float);
   plan_.bucket_bytes = plan_.exchange_offset_bytes + exchanged;
   plan_.bucket_memory = take_for_device(plan_.bucket_bytes,
                                         plan_.buckets > 1 ? "gradient buckets" : "gradient bucket");

@@ -34,6 +34,9 @@ partition::Wire wire_of(const PlanInputs& inputs);
 // The ranks of a node that keeps a copy of what they have joined; 0: none does.
 std::uint32_t node_ranks(const PlanInputs& inputs);
 
+// The ranks of a node that add their gradients to each other first; 0: none do.
+std::uint32_t reduce_ranks(const PlanInputs& inputs);
+
 // How often each group is gathered from elsewhere in a step: in forward and backward, unless its
 // slot still has it.
 std::vector<std::uint32_t> gathers_per_step(const Plan& plan, std::uint32_t micro_batches);

@@ -132,6 +132,8 @@ struct Plan {
   Range packed_memory;
   // Several ranks of each node keep a copy of what they have joined in a step. 0: none does.
   std::uint32_t node_ranks = 0;
+  // So many ranks add their gradients to each other before sums leave their node. 0: none do.
+  std::uint32_t reduce_ranks = 0;
   std::uint32_t transfer_slots = 0;
   std::uint64_t transfer_slot_bytes = 0;
   Range transfer_slot_memory;
@@ -146,7 +148,8 @@ struct Plan {
   // parts that the other ranks send, at most exchange_elements from each at a time; with several
   // buckets, also a part that is given where this rank has no gradients. Device memory.
   // If gradients are packed, behind the buckets: the packed parts that are given and taken, and one
-  // that is unpacked as f32.
+  // that is unpacked as f32. With reduce_ranks: the parts that the others of the node send, a sum
+  // of this node for each node, and those that the other nodes send.
   static constexpr std::uint32_t kMostBuckets = 2;
   std::uint32_t buckets = 0;
   std::uint64_t bucket_bytes = 0;
@@ -189,4 +192,7 @@ std::uint64_t smallest_host_bytes(const PlanInputs& inputs);
 
 // One line: bytes per tier, shares in memory, slots.
 std::string summary(const Plan& plan);
+
+// In words, how several ranks change results by what they send. Empty: not at all.
+std::string what_changes_results(const Plan& plan);
 }  // namespace headrace::residency

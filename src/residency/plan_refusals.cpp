@@ -74,16 +74,20 @@ std::string nothing_for_nodes(PlanInputs in, const Choice& choice, std::uint64_t
                    "Set zero_optimization.zero_hpz_partition_size to 1, where no node keeps a copy "
                    "of the parameters");
 }
-}  // namespace
-
-void refuse_nodes(const PlanInputs& in) {
-  const std::uint32_t ranks = node_ranks(in), world = in.partition->world_size;
+void refuse_nodes_of(std::uint32_t ranks, const std::string& key, std::uint32_t world) {
   if (ranks == 0 || world % ranks == 0) return;
   const auto text = [](std::uint32_t number) { return std::to_string(number); };
   throw Error(Code::kInvalidArgument,
-              "zero_optimization.zero_hpz_partition_size is " + text(ranks) + ", and " +
-                  text(world) + " ranks do not make up whole nodes of " + text(ranks) +
+              key + " is " + text(ranks) + ", and " + text(world) +
+                  " ranks do not make up whole nodes of " + text(ranks) +
                   "; nothing was allocated. Set it to the number of ranks of each node, or to 1.");
+}
+}  // namespace
+
+void refuse_nodes(const PlanInputs& in) {
+  refuse_nodes_of(node_ranks(in), "zero_optimization.zero_hpz_partition_size",
+                  in.partition->world_size);
+  refuse_nodes_of(reduce_ranks(in), "headrace.hierarchical_reduce_ranks", in.partition->world_size);
 }
 
 void refuse_host(const PlanInputs& in, const Choice& choice, const Plan& least,

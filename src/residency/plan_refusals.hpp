@@ -13,7 +13,8 @@ namespace headrace::residency {
 //   least   the smallest plan, laid out
 [[noreturn]] void refuse_host(const PlanInputs& inputs, const Choice& choice, const Plan& least,
                               std::uint64_t limit);
-// Throws if nodes of zero_hpz_partition_size ranks do not make up the world.
+// Throws if nodes of zero_hpz_partition_size or hierarchical_reduce_ranks ranks do not make up the
+// world.
 void refuse_nodes(const PlanInputs& inputs);
 // A single gather slot exceeds the device's budget.
 [[noreturn]] void refuse_device(const PlanInputs& inputs, const Plan& least);

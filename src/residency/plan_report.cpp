@@ -74,4 +74,22 @@ std::string summary(const Plan& plan) {
          slots(plan.update_slots, "update", plan.update_slot_bytes) +
          (plan.deferred ? "; updates deferred" : "");
 }
+
+std::string what_changes_results(const Plan& plan) {
+  const partition::Wire& wire = plan.wire;
+  if (!wire.packed_parameters && !wire.packed_gradients && plan.reduce_ranks == 0) return "";
+  std::string text;
+  if (wire.packed_parameters || wire.packed_gradients) {
+    text = std::string("results are not exact: ranks send ") +
+           (wire.packed_parameters ? "parameters in 8 bits" : "") +
+           (wire.packed_parameters && wire.packed_gradients ? " and " : "") +
+           (wire.packed_gradients ? "gradients in 4 bits" : "") +
+           "; they are the same for any number of ranks but one";
+  }
+  if (plan.reduce_ranks == 0) return text;
+  return text + (text.empty() ? "" : ". Also, ") + "gradients are summed in nodes of " +
+         std::to_string(plan.reduce_ranks) +
+         " ranks first: results are the same for any number of such nodes, and differ in their "
+         "last bits from those of other nodes and of one rank";
+}
 }  // namespace headrace::residency

@@ -75,23 +75,47 @@ std::uint32_t gathers_from_owners(const Plan& plan, std::uint32_t gathers) {
   return plan.node_ranks > 0 ? std::min(gathers, 1u) : gathers;
 }
 
+namespace {
+SentPerStep sent_by_gathers(const Plan& plan, const Partition& partition, std::uint32_t group,
+                            std::uint32_t rank, std::uint32_t gathers) {
+  if (plan.node_ranks > 0) {
+    const partition::SentWithNodes nodes =
+        partition::sent_with_nodes(partition, group, rank, plan.node_ranks, plan.wire);
+    const std::uint32_t first = gathers_from_owners(plan, gathers);
+    return {static_cast<double>(first * nodes.spread + gathers * nodes.joined),
+            static_cast<double>(first * nodes.spread_beyond)};
+  }
+  const double world = partition.world_size;
+  const auto bytes =
+      static_cast<double>(gathers * partition::sent_by(partition, group, rank, plan.wire).gathered);
+  return {bytes, plan.reduce_ranks > 0 ? bytes / (world - 1) * (world - plan.reduce_ranks) : 0};
+}
+
+SentPerStep sent_by_reduction(const Plan& plan, const Partition& partition, std::uint32_t group,
+                              std::uint32_t rank) {
+  if (plan.reduce_ranks > 0) {
+    const auto [within, beyond] =
+        partition::reduced_in_nodes(partition, group, rank, plan.reduce_ranks);
+    return {static_cast<double>(within + beyond), static_cast<double>(beyond)};
+  }
+  const auto reduced =
+      static_cast<double>(partition::sent_by(partition, group, rank, plan.wire).reduced);
+  if (plan.node_ranks == 0) return {reduced, 0};
+  return {reduced, static_cast<double>(partition::sent_with_nodes(partition, group, rank,
+                                                                  plan.node_ranks, plan.wire)
+                                           .reduced_beyond)};
+}
+}  // namespace
+
 SentPerStep sent_per_step(const Plan& plan, const Partition& partition,
                           const std::vector<std::uint32_t>& gathers, std::uint32_t micro_batches,
                           std::uint32_t rank) {
   SentPerStep all;
   for (std::uint32_t g = 0; g < gathers.size(); ++g) {
-    const partition::SentBytes sent = partition::sent_by(partition, g, rank, plan.wire);
-    if (plan.node_ranks == 0) {
-      all.bytes += static_cast<double>(gathers[g] * sent.gathered + micro_batches * sent.reduced);
-      continue;
-    }
-    const partition::SentWithNodes nodes =
-        partition::sent_with_nodes(partition, g, rank, plan.node_ranks, plan.wire);
-    const std::uint32_t first = gathers_from_owners(plan, gathers[g]);
-    all.bytes += static_cast<double>(first * nodes.spread + gathers[g] * nodes.joined +
-                                     micro_batches * sent.reduced);
-    all.to_other_nodes +=
-        static_cast<double>(first * nodes.spread_beyond + micro_batches * nodes.reduced_beyond);
+    const SentPerStep of_gathers = sent_by_gathers(plan, partition, g, rank, gathers[g]);
+    const SentPerStep once = sent_by_reduction(plan, partition, g, rank);
+    all.bytes += of_gathers.bytes + micro_batches * once.bytes;
+    all.to_other_nodes += of_gathers.to_other_nodes + micro_batches * once.to_other_nodes;
   }
   return all;
 }

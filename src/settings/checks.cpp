@@ -69,6 +69,24 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   }
 }
 
+// Gradients that the ranks of a node add to each other first.
+void check_hierarchical_reduce(const Given& given, Report& report, const Settings& settings) {
+  const std::uint32_t ranks = settings.hierarchical_reduce_ranks;
+  const GivenValue* found = given.find("headrace.hierarchical_reduce_ranks");
+  if (ranks <= 1 || found == nullptr) return;
+  if (settings.zero_quantized_gradients) {
+    report.fault(found->path,
+                 "sums of a node are sent as f32, but zero_optimization.zero_quantized_gradients "
+                 "asks for 4 bits; set one of them to its default");
+  }
+  const std::uint32_t keeps = settings.zero_hpz_partition_size;
+  if (keeps > 1 && keeps != ranks) {
+    report.fault(found->path,
+                 std::to_string(ranks) + " ranks make a node, but " + std::to_string(keeps) +
+                     " in zero_optimization.zero_hpz_partition_size; give the same number in both");
+  }
+}
+
 // Warns of keys that a static scale, or none, leaves unused.
 void check_dynamic_scale(const Given& given, Report& report, const LossScaling& scaling) {
   const GivenValue* least = given.find("fp16.min_loss_scale");
@@ -339,6 +357,7 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_cpu_offload(given, report, "zero_optimization.cpu_offload_params",
                     "zero_optimization.offload_param", settings.offload_parameters);
   check_stage(given, report, settings);
+  check_hierarchical_reduce(given, report, settings);
   check_dtypes(given, report, settings);
   check_optimizer(given, report, settings);
   check_types(given, report, settings);

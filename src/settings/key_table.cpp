@@ -121,6 +121,7 @@ constexpr std::pair<std::string_view, Field> kFields[] = {
     {"headrace.prefetch_groups", setting<&Settings::prefetch_groups>},
     {"headrace.rank_agreement", setting<&Settings::rank_agreement>},
     {"headrace.ranks_ahead", setting<&Settings::ranks_ahead>},
+    {"headrace.hierarchical_reduce_ranks", setting<&Settings::hierarchical_reduce_ranks>},
     {"headrace.update_threads", setting<&Settings::update_threads>},
     {"headrace.io_block_bytes", setting<&Settings::io_block_bytes>},
     {"headrace.queue_depth", setting<&Settings::queue_depth>},

@@ -126,6 +126,11 @@ class OfPair final : public Collective {
     std::memcpy(take, piece.data, piece.size_bytes);
     pair_.meet.arrive_and_wait();
   }
+  bool has_all_to_all_v() const noexcept override { return true; }
+  void all_to_all_v(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
+                    std::span<const DeviceSpan> take, std::uint64_t) override {
+    all_to_all(tag, stream, give, take[other()].data);
+  }
   void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
     pair_.data[rank_] = all.data();
     std::memcpy(all.data() + rank_ * mine.size(), mine.data(), mine.size());
@@ -146,12 +151,14 @@ class OfPair final : public Collective {
   const std::uint32_t rank_;
 };
 
-class AllocationOfRanks : public ::testing::TestWithParam<RankOrder> {};
+class AllocationOfRanks : public ::testing::TestWithParam<std::tuple<RankOrder, std::uint32_t>> {};
 
 TEST_P(AllocationOfRanks, AStepAllocatesNothing) {
   const testing::TemporaryDirectory directory;
   Settings settings = on_nvme(directory);
-  settings.rank_agreement = GetParam();
+  const auto [order, node_ranks] = GetParam();
+  settings.rank_agreement = order;
+  settings.hierarchical_reduce_ranks = node_ranks;
   Pair pair;
   std::uint64_t before = 0, after = 0;
   std::array<std::uint64_t, 2> followed = {};
@@ -171,10 +178,11 @@ TEST_P(AllocationOfRanks, AStepAllocatesNothing) {
   train(0);
   other.join();
   EXPECT_EQ(after, before);
-  for (const std::uint64_t steps : followed) EXPECT_EQ(steps > 0, GetParam() == RankOrder::kTrace);
+  for (const std::uint64_t steps : followed) EXPECT_EQ(steps > 0, order == RankOrder::kTrace);
 }
 INSTANTIATE_TEST_SUITE_P(Order, AllocationOfRanks,
-                         ::testing::Values(RankOrder::kTrace, RankOrder::kEach));
+                         ::testing::Combine(::testing::Values(RankOrder::kTrace, RankOrder::kEach),
+                                            ::testing::Values(1u, 2u)));
 
 TEST(Allocation, WhatIsHeldIsWithinTwoPercentOfThePlan) {
   const testing::TemporaryDirectory directory;

@@ -54,23 +54,23 @@ BUGS_OF_RANKS = [
     ("a group that stays joined has the slot of another", "src/tiles/gather_slots.cpp",
      "const std::uint32_t own = own_slots_[wanted.index];",
      "const std::uint32_t own = own_slots_[wanted.index / 2];"),
-    ("what is absent on a rank is added", "src/ranks/gradient_bucket.cpp",
+    ("what is absent on a rank is added", "src/ranks/gradient_exchange.cpp",
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
      "      const std::byte*"),
-    ("a zero is added for what is absent on a rank", "src/ranks/gradient_bucket.cpp",
+    ("a zero is added for what is absent on a rank", "src/ranks/gradient_exchange.cpp",
      "      if (!p_.ranks.present(r, i)) continue;\n"
-     "      const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;\n"
-     "      if (r == own) part = static_cast<const std::byte*>(give_[own].data);\n",
+     "      const std::byte* part = taken_ + (r < rank ? r : r - 1) * given.bytes(own.elements);\n"
+     "      if (r == rank) part = static_cast<const std::byte*>(give_[rank].data);\n",
      "      static const std::vector<std::byte> zeros(std::size_t{64} << 20);\n"
-     "      const std::byte* part = taken + (r < own ? r : r - 1) * part_bytes;\n"
-     "      if (r == own) part = static_cast<const std::byte*>(give_[own].data);\n"
+     "      const std::byte* part = taken_ + (r < rank ? r : r - 1) * given.bytes(own.elements);\n"
+     "      if (r == rank) part = static_cast<const std::byte*>(give_[rank].data);\n"
      "      if (!p_.ranks.present(r, i)) part = zeros.data();\n"),
     ("a rank adds its own gradients first, and the others' as they arrive",
-     "src/ranks/gradient_bucket.cpp",
-     "    for (std::uint32_t r = 0; r < p_.partition.world_size; ++r) {\n"
+     "src/ranks/gradient_exchange.cpp",
+     "    for (std::uint32_t r = 0; r < ranks; ++r) {\n"
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*",
-     "    for (std::uint32_t k = 0; k < p_.partition.world_size; ++k) {\n"
-     "      const std::uint32_t r = (own + k) % p_.partition.world_size;\n"
+     "    for (std::uint32_t k = 0; k < ranks; ++k) {\n"
+     "      const std::uint32_t r = (rank + k) % ranks;\n"
      "      if (!p_.ranks.present(r, i)) continue;\n      const std::byte*"),
     ("every rank has a norm of its own", "src/ranks/gradient_sums.cpp",
      "  if (p_.partition.world_size > 1) gather_pieces(attached);\n", ""),
@@ -149,6 +149,24 @@ BUGS_OF_GRADIENTS = [
     ("a group that becomes f32 is reduced first", "src/ranks/gradient_bucket.cpp",
      "    if (open_ == of && agreed.wide && wide_[of.group.index] == 0) {\n",
      "    if (open_ == of && agreed.wide && memory_ == nullptr) {\n"),
+]
+# ranks_hierarchical_test finds it.
+BUGS_OF_HIERARCHICAL_SUMS = [
+    ("a node that brings none of a gradient is added", "src/ranks/gradient_exchange.cpp",
+     "      if (!present_in_node(node, i)) continue;\n", ""),
+    ("what is absent on a rank of a node is added", "src/ranks/gradient_exchange.cpp",
+     "      if (!p_.ranks.present(r, i)) continue;\n      work.source",
+     "      work.source"),
+    ("a rank adds the sums of its own node first", "src/ranks/gradient_exchange.cpp",
+     "    for (std::uint32_t node = 0; node < nodes(); ++node) {\n"
+     "      if (!present_in_node(node, i)) continue;\n",
+     "    for (std::uint32_t k = 0; k < nodes(); ++k) {\n"
+     "      const std::uint32_t node = (here + k) % nodes();\n"
+     "      if (!present_in_node(node, i)) continue;\n"),
+    ("with one node, its ranks' gradients are added one after the other",
+     "src/residency/layout.cpp",
+     "  return ranks > 1 && in.partition->world_size > 1 ? ranks : 0;\n",
+     "  return ranks > 1 && in.partition->world_size > ranks ? ranks : 0;\n"),
 ]
 # durable_test finds it.
 BUGS_OF_STORES = [
@@ -334,6 +352,7 @@ def main():
                 [(*bug, "ranks_test") for bug in BUGS_OF_JOINS] +
                 [(*bug, "ranks_sent_test") for bug in BUGS_OF_NODES] +
                 [(*bug, "ranks_gradients_test") for bug in BUGS_OF_GRADIENTS] +
+                [(*bug, "ranks_hierarchical_test") for bug in BUGS_OF_HIERARCHICAL_SUMS] +
                 [(*bug, "durable_test") for bug in BUGS_OF_STORES] +
                 [(*bug, "crash_states_test") for bug in BUGS_OF_CRASHES] +
                 [(*bug, "undone_step_test") for bug in BUGS_OF_UNDOING] +

@@ -69,6 +69,8 @@ struct World {
   std::uint32_t stage() const { return seed % 3 == 0 ? 2 : 3; }
   std::uint32_t node_ranks() const { return ranks == 4 ? 2 : 1; }
   bool quantised() const { return seed % 4 == 1; }
+  // That add their gradients to each other first: of two nodes, or all of them.
+  std::uint32_t reduce_ranks() const { return seed % 16 == 9 ? 2 : seed % 8 == 3 ? ranks : 1; }
 };
 
 // Forward and backward of one micro-batch.
@@ -184,7 +186,8 @@ World world_of(std::uint64_t seed) {
   world.ahead = static_cast<std::uint32_t>(random() % 4);
   world.prefetch = static_cast<std::uint32_t>(random() % 4);
   world.f32_gradients = one_in(random, 4);
-  world.mixed = !one_in(random, 4);  // f32 sums round, so their order shows
+  world.none_missing = world.reduce_ranks() > 1;  // else nodes may refuse to sum, as they should
+  world.mixed = !one_in(random, 4);               // f32 sums round, so their order shows
   world.late_device = one_in(random, 4);
   world.late_transport = one_in(random, 8);
   world.over_nccl = !world.late_transport && one_in(random, 6);
@@ -207,7 +210,8 @@ std::string text_of(const World& world) {
       std::to_string(world.ahead) + " ahead, " + std::to_string(world.prefetch) +
       " prefetched, stage " + std::to_string(world.stage()) + (world.mixed ? ", mixed" : "") +
       (world.f32_gradients ? ", f32 gradients" : "") + (world.late_device ? ", late device" : "") +
-      (world.late_transport ? ", late transport" : "") + (world.quantised() ? ", quantised" : "");
+      (world.late_transport ? ", late transport" : "") + (world.quantised() ? ", quantised" : "") +
+      (world.reduce_ranks() > 1 ? ", nodes of " + std::to_string(world.reduce_ranks()) : "");
   constexpr std::array kWords = {"gather ", "gradients ", "release", "exchange",
                                  "hash",    "discard",    "step"};
   for (const Calls& step : world.steps) {
@@ -293,7 +297,9 @@ class Trainer {
     settings.update_threads = 1;
     settings.zero_stage = world.stage();
     settings.zero_hpz_partition_size = world.node_ranks();
-    settings.zero_quantized_weights = settings.zero_quantized_gradients = world.quantised();
+    settings.hierarchical_reduce_ranks = world.reduce_ranks();
+    settings.zero_quantized_weights = world.quantised();
+    settings.zero_quantized_gradients = world.quantised() && world.reduce_ranks() == 1;
     settings.gradient_accumulation_steps = 2;  // so that any gradient may come again
     return settings;
   }

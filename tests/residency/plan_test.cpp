@@ -456,6 +456,21 @@ TEST(Plan, IsSummedUpInOneLine) {
   }
 }
 
+TEST(Plan, SaysWhatChangesResults) {
+  const auto partition = transformer(512, 2, 8);
+  auto inputs = inputs_for(partition, OffloadDevice::kCpu, OffloadDevice::kCpu);
+  inputs.settings.zero_stage = 1;
+  EXPECT_EQ(what_changes_results(make_plan(inputs)), "");
+  inputs.settings.zero_quantized_weights = true;
+  EXPECT_EQ(what_changes_results(make_plan(inputs)),
+            "results are not exact: ranks send parameters in 8 bits; they are the same for any "
+            "number of ranks but one");
+  inputs.settings.hierarchical_reduce_ranks = 4;
+  const std::string both = what_changes_results(make_plan(inputs));
+  EXPECT_NE(both.find("Also, gradients are summed in nodes of 4 ranks first"), std::string::npos)
+      << both;
+}
+
 // Any budget from the smallest up: never over it, ranges disjoint, rows add up, with enough nothing
 // moves.
 TEST(Plan, StaysWithinAnyBudgetAndCutsTheArenaWithoutOverlap) {

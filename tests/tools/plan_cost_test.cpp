@@ -304,6 +304,32 @@ TEST(Cost, LaterGathersStayWithinTheNode) {
       << "the second forward begins with what backward has left in the slot";
 }
 
+// A call for what the ranks of each node own, at the rate of this node's ranks; then one for the
+// sums, of which there are 4 bytes for each of the rank's elements and other node.
+TEST(Cost, SumsWithinANodeLeaveItOnce) {
+  for (const std::uint32_t node_ranks : {2u, 4u}) {
+    const std::uint32_t nodes = 8 / node_ranks;
+    Case c(model_of({8, 8}, 8));
+    c.work.machines = nodes;
+    c.rates.network = 1e9;
+    c.rates.peers = 4e9;
+    c.rates.call = 1e-3;
+    c.inputs.settings.prefetch_groups = 0;
+    const double elements = 8 * kTile, ranks = node_ranks;
+    const double gathered = 2e-3 + 2 * elements * (nodes - 1) / nodes / 1e9;
+    const double whole = 2e-3 + 2 * elements * (nodes - 1) / nodes / 1e9;
+    EXPECT_NEAR(c.run().backward.of(StepLane::kNetwork), 2 * whole + gathered, 1e-9);
+    c.inputs.settings.hierarchical_reduce_ranks = node_ranks;
+    const double sums = 4 * elements / ranks * (nodes - 1) / nodes;
+    const double within = 2 * elements * (ranks - 1) / ranks;
+    const double reduced = (2 + nodes) * 1e-3 + within / 4e9 + sums / 1e9;
+    EXPECT_NEAR(c.run().backward.of(StepLane::kNetwork), 2 * reduced + gathered, 1e-9);
+    const double gathers = 3;  // one group is still in the slot when backward begins
+    EXPECT_DOUBLE_EQ(c.run().network_bytes,
+                     gathers * 2 * elements * (nodes - 1) / nodes + 2 * sums);
+  }
+}
+
 // Where the next group is asked for before a group's use has ended, it comes first; with nothing
 // joined ahead, the gradients do.
 TEST(Cost, AGroupThatIsJoinedAheadComesBeforeGradients) {

@@ -39,12 +39,13 @@ TEST(Published, PointsAreWithinFifteenPercent) {
     points.emplace(point.what, point);
   for (const char* what : {"1 T parameters on 512 GPUs", "1 T parameters on 64 GPUs",
                            "512 GPUs over 64, 8 times as many", "10 B on one DGX-2",
-                           "50 B on one DGX-2", "100 B on one DGX-2", "0.5 T on 512 GPUs"}) {
+                           "50 B on one DGX-2", "100 B on one DGX-2", "0.5 T on 512 GPUs",
+                           "backward of 8 B on 64 GPUs, over ZeRO-Offload's"}) {
     ASSERT_TRUE(points.contains(what)) << what;
     EXPECT_NEAR(points.at(what).ratio(), 1, 0.15) << what << ": " << points.at(what).simulated;
   }
-  // Each rank's gradients cross the network to their owner, in place of a node's sum.
-  EXPECT_NEAR(points.at("backward of 8 B on 64 GPUs, over ZeRO-Offload's").ratio(), 1, 0.25);
+  EXPECT_NEAR(points.at("... with activations computed again").ratio(), 1, 0.2)
+      << "a longer backward, beside which less is saved";
   // Gradients of these stay in host memory, which they fill.
   EXPECT_NE(points.at("20 T on 512 GPUs").refusal.find("of host memory"), std::string::npos)
       << points.at("20 T on 512 GPUs").refusal;
@@ -201,6 +202,20 @@ TEST_F(SimProgram, RefusesAWorldWhoseRanksDoNotMakeUpNodesAndSimulatesTheOthers)
           "zero_optimization.zero_hpz_partition_size=2");
   EXPECT_EQ(ran.exit_code, 0) << ran.out;
   EXPECT_NE(ran.out.find("3      3  does not fit"), std::string::npos) << ran.out;
+}
+
+TEST_F(SimProgram, SumsWithinNodesMakeAStepShorterWhereTheNetworkBinds) {
+  const std::string json = file("h.json");
+  const auto seconds = [&](const std::string& more) {
+    EXPECT_EQ(run("gpt2-xl --machine dgx-2 --network 1GB --nodes 4 --batch 1 --json " + json + more)
+                  .exit_code,
+              0);
+    return nlohmann::json::parse(
+               std::ifstream(json))["worlds"][0]["prediction_of_one_rank"]["step_seconds"]
+        .get<double>();
+  };
+  const double without = seconds("");
+  EXPECT_LT(seconds(" --set headrace.hierarchical_reduce_ranks=16"), 0.8 * without);
 }
 
 TEST_F(SimProgram, HasNoNumberForAStepThatTakesNoTime) {

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""train_gpt on four ranks in two network namespaces, which stand for two nodes of two ranks.
+"""train_gpt in two network namespaces, which stand for two nodes of some ranks.
 
-  tools/bench/two_nodes.py --text FILE [--steps N] [--rate MBIT] [--build FOLDER] [--json FILE]
+  tools/bench/two_nodes.py --text FILE [--node-ranks N] [--steps N] [--rate MBIT] [--build FOLDER]
+      [--json FILE]
 
-Trains with zero_hpz_partition_size 1 and 2 and with stage 2. For each, prints the bytes per step
-and parameter that crossed the link between the nodes, of all ranks and with all headers, beside
-what the ranks counted; and the hashes, which are the same. --rate limits the link.
+Trains with and without zero_hpz_partition_size, with stage 2, and there with
+hierarchical_reduce_ranks. For each, prints the bytes per step and parameter that crossed the link
+between the nodes, of all ranks and with all headers, beside what the ranks counted; and the hashes,
+which are the same but with the last, whose sums have another order. --rate limits the link.
 Needs no root where unprivileged namespaces are allowed; needs ip, and tc for --rate (Debian:
 iproute2). Exit codes: 0 done, 1 a run failed or hashes differ, 2 refused before anything started.
 """
@@ -24,10 +26,16 @@ from against_ranks import SHAPE, WARM_UP, free_port
 from measured import ROOT
 
 INSIDE = "HEADRACE_TWO_NODES"
-CASES = {"stage 3": ["zero_optimization.stage=3"],
-         "stage 3, nodes of 2": ["zero_optimization.stage=3",
-                                 "zero_optimization.zero_hpz_partition_size=2"],
-         "stage 2": ["zero_optimization.stage=2"]}
+SUMS = "stage 2, sums of nodes"
+
+
+def cases(node_ranks):
+    return {"stage 3": ["zero_optimization.stage=3"],
+            "stage 3, nodes": ["zero_optimization.stage=3",
+                               f"zero_optimization.zero_hpz_partition_size={node_ranks}"],
+            "stage 2": ["zero_optimization.stage=2"],
+            SUMS: ["zero_optimization.stage=2",
+                   f"headrace.hierarchical_reduce_ranks={node_ranks}"]}
 
 
 def run(*words):
@@ -76,11 +84,12 @@ def train(nodes, settings, asked, folder):
              "--steps", str(WARM_UP + asked.steps), "--json", report,
              *(word for setting in common for word in ("--set", setting))]
     ranks, at, lines = [], [], []
-    for rank in range(4):
-        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank % 2), WORLD_SIZE="4",
-                           MASTER_ADDR="10.77.0.1", MASTER_PORT=port,
-                           GLOO_SOCKET_IFNAME=f"node{rank // 2}")
-        ranks.append(subprocess.Popen(nodes.words(rank // 2) + words, env=environment, text=True,
+    for rank in range(2 * asked.node_ranks):
+        node, place = divmod(rank, asked.node_ranks)
+        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(place),
+                           WORLD_SIZE=str(2 * asked.node_ranks), MASTER_ADDR="10.77.0.1",
+                           MASTER_PORT=port, GLOO_SOCKET_IFNAME=f"node{node}")
+        ranks.append(subprocess.Popen(nodes.words(node) + words, env=environment, text=True,
                                       stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                                       stderr=subprocess.STDOUT, errors="replace"))
     for line in ranks[0].stdout:
@@ -103,11 +112,16 @@ def read_options():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0],
                                       epilog=__doc__.split("\n\n")[2])
     options.add_argument("--text", required=True, type=pathlib.Path)
+    options.add_argument("--node-ranks", type=int, default=2, metavar="N",
+                         help="ranks of a node [2]")
     options.add_argument("--steps", type=int, default=4, metavar="N", help="measured steps [4]")
     options.add_argument("--rate", type=int, metavar="MBIT", help="of the link, each way")
     options.add_argument("--build", default=str(ROOT / "build/release"), metavar="FOLDER")
     options.add_argument("--json", type=pathlib.Path, metavar="FILE")
     asked = options.parse_args()
+    if asked.node_ranks < 2:
+        options.error(f"--node-ranks {asked.node_ranks}: one rank sums nothing; give 2 or more; "
+                      "nothing was started")
     if not asked.text.is_file():
         options.error(f"--text {asked.text} is no file; nothing was started")
     return asked
@@ -122,18 +136,19 @@ def main():
     rows = {}
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for name, settings in CASES.items():
+            for name, settings in cases(asked.node_ranks).items():
                 row = rows[name] = train(nodes, settings, asked, folder)
                 counted = sum(row["report"]["ranks"]["sent_to_other_nodes_bytes"]["by_rank"])
                 said = f" ({counted / (WARM_UP + asked.steps) / row['parameters']:.3f} counted)"
-                print(f"{name:20} {row['crossed'] / row['parameters']:.3f} bytes per parameter and "
+                print(f"{name:22} {row['crossed'] / row['parameters']:.3f} bytes per parameter and "
                       f"step crossed the link{said if counted else ''}; hashes "
                       f"{' '.join(row['hashes'])}", flush=True)
     finally:
         nodes.other.kill()
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": rows}, indent=2))
-    return 0 if len({tuple(row["hashes"]) for row in rows.values()}) == 1 else 1
+    same = {tuple(row["hashes"]) for name, row in rows.items() if name != SUMS}
+    return 0 if len(same) == 1 else 1
 
 
 if __name__ == "__main__":

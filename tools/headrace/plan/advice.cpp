@@ -81,6 +81,18 @@ void add_drives_and_memory(Variants& variants, const Scenario& s, const residenc
       [](Scenario& v) { v.settings.prefetch_groups = 2 * v.settings.prefetch_groups + 1; });
 }
 
+void add_hierarchical_reduce(Variants& variants, const Scenario& s) {
+  const std::uint32_t ranks = s.ranks_per_node() / s.model->tensor_parallel;
+  const std::uint32_t kept = s.settings.zero_hpz_partition_size;
+  if (ranks < 2 || s.settings.hierarchical_reduce_ranks > 1 ||
+      s.settings.zero_quantized_gradients || (kept > 1 && kept != ranks))
+    return;
+  variants.add(fmt::format("headrace.hierarchical_reduce_ranks={} (opt-in: another order of "
+                           "additions)",
+                           ranks),
+               [=](Scenario& v) { v.settings.hierarchical_reduce_ranks = ranks; });
+}
+
 std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
   Variants variants(s);
   const residency::Plan& plan = *outcome.plan;
@@ -96,6 +108,7 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
     variants.add(fmt::format("headrace.durable={}, half as many commits", 2 * plan.commit_every),
                  [](Scenario& v) { v.settings.durable_every *= 2; });
   }
+  if (s.nodes > 1) add_hierarchical_reduce(variants, s);
   variants.add(fmt::format("--batch {}, twice as much", 2 * s.batch),
                [](Scenario& v) { v.batch *= 2; });
   if (s.checkpointing()) {

@@ -50,6 +50,13 @@ class Predictor {
   double gathered_seconds(const partition::Section& section) const;
   double packing_seconds(const partition::Section& section) const;
   void add_gradients(GroupCost& to, std::uint32_t section) const;
+  struct Reduction {
+    double within = 0, beyond = 0;  // bytes into a rank from the others of its node, and of others
+    double seconds = 0;
+    double memory = 0;  // bytes that the rank reads and writes, where the device is the CPU
+  };
+  Reduction reduction_of(const partition::Section& section) const;
+  Reduction in_nodes(const partition::Section& section) const;
   void add_again(GroupCost::Fetch& to, const partition::Section& section) const;
   GroupCost cost_of(std::uint32_t group) const;
   void play_passes();
@@ -83,8 +90,6 @@ class Predictor {
     const bool once = plan_.node_ranks > 0 || !work_.device_shares_host_memory;
     return (machines() - 1) / (once ? part_.world_size : machines());
   }
-  // Of one that is reduced: each rank sends every other its shard.
-  double reduced_share() const { return (machines() - 1) / machines(); }
   // A call, and the exchange before it, by which the ranks agree to make it.
   double agreed_call() const { return 2 * rates_.call; }
   // Of a section's gather or reduction, of which a share comes from other machines. Those bytes
@@ -230,17 +235,49 @@ void Predictor::add_gradients(GroupCost& to, std::uint32_t s) const {
   if (work_.device_shares_host_memory) {
     const double times = work_.micro_batches > 1 ? 2 : 1;  // added to: read as well
     to.gradient_pass += seconds_for(shard + times * slab, rates_.memory);
-    // All of it is copied into a bucket, and the ranks' parts of this rank's shard are read.
-    if (part_.world_size > 1)
-      to.gradient_pass += seconds_for(3 * shard * part_.world_size, rates_.memory);
   } else {
     to.gradient_copy += seconds_for(shard, rates_.link);
   }
+  if (part_.world_size == 1) return;
+  const Reduction reduction = reduction_of(section);
+  if (work_.device_shares_host_memory)
+    to.gradient_pass += seconds_for(reduction.memory, rates_.memory);
+  to.gradient_network += reduction.seconds;
+  to.gradient_pass += seconds_for(reduction.within + reduction.beyond, rates_.transport);
+  if (plan_.wire.packed_gradients) to.gradient_pass += 2 * packing_seconds(section);
+}
+
+// Every rank sends every other its shard.
+Predictor::Reduction Predictor::reduction_of(const partition::Section& section) const {
+  if (plan_.reduce_ranks > 0) return in_nodes(section);
   const auto sent =
       static_cast<double>(plan_.wire.gradient_bytes(section, section.buffer_elements));
-  to.gradient_network += collective_seconds(sent, reduced_share());
-  to.gradient_pass += carrying_seconds(sent);
-  if (plan_.wire.packed_gradients) to.gradient_pass += 2 * packing_seconds(section);
+  const double others = part_.world_size - 1, beyond = (machines() - 1) / machines();
+  // All of it is copied into a bucket, and the ranks' parts of this rank's shard are read.
+  const double shard = static_cast<double>(section.shard.elements * size_bytes(section.dtype));
+  return {.within = sent * others / part_.world_size - sent * beyond,
+          .beyond = sent * beyond,
+          .seconds = collective_seconds(sent, beyond),
+          .memory = 3 * shard * part_.world_size};
+}
+
+// Part by part: a call for what the ranks of each node own, within the node, and one for the sums.
+Predictor::Reduction Predictor::in_nodes(const partition::Section& section) const {
+  const double ranks = plan_.reduce_ranks, nodes = part_.world_size / ranks;
+  const auto elements = static_cast<double>(section.buffer_elements);
+  const auto bytes = elements * static_cast<double>(size_bytes(section.dtype));
+  const double sums = elements * sizeof(float) / ranks;  // of this rank's place, on all nodes
+  Reduction of{.within = bytes * (ranks - 1) / ranks,
+               .beyond = sums * (nodes - 1) / nodes,
+               // The copy into a bucket; then each part is added to a sum, and the sums are read.
+               .memory = 3 * bytes + (2 * ranks - 1) * sums + sums};
+  const auto parts = static_cast<double>(
+      base::ceil_div(part_.largest_shard_elements(section), plan_.exchange_elements));
+  const double calls = parts * (nodes + (nodes > 1 ? 1 : 0));
+  const double between = machines() > 1 ? rates_.network : rates_.peers;
+  of.seconds = (1 + calls) * rates_.call + seconds_for(of.within, rates_.peers) +
+               seconds_for(of.beyond, between);
+  return of;
 }
 
 double busiest_mover(const PhaseCost& cost) {
@@ -455,11 +492,11 @@ void Predictor::count_bytes() {
   for (const partition::Section& section : part_.sections) {
     const std::uint64_t elements = section.buffer_elements;
     const auto joined = static_cast<double>(plan_.wire.parameter_bytes(section, elements));
-    const auto reduced = static_cast<double>(plan_.wire.gradient_bytes(section, elements));
+    const double reduced = reduction_of(section).beyond;
     const std::uint32_t reductions = section.frozen ? 0 : work_.micro_batches;
     const std::uint32_t gathered = residency::gathers_from_owners(plan_, gathers[section.group]);
-    out_.network_bytes +=
-        joined * gathered * gathered_share() + reduced * reductions * reduced_share();
+    out_.network_bytes += joined * gathered * gathered_share();
+    if (part_.world_size > 1 && machines() > 1) out_.network_bytes += reduced * reductions;
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
     const residency::SentPerStep sent =

@@ -115,7 +115,7 @@ struct Prediction {
   double network_bytes = 0;  // per step, into this rank from other machines
   // Per step, what a rank sends to the others: on average, and the rank that sends most.
   double sent_bytes = 0, most_sent_bytes = 0;
-  double sent_to_other_nodes = 0;  // of sent_bytes, with zero_hpz_partition_size
+  double sent_to_other_nodes = 0;  // of sent_bytes, with nodes
   std::vector<Span> spans;         // of the first micro-batch and the update, if asked for
 };
 

@@ -56,6 +56,7 @@ std::vector<std::string> notes_of(const PlanResult& r) {
     add("not checked: host memory, since " + s.machine.name + " gives no host_bytes");
   if (!s.on_cpu() && s.machine.gpu_memory_bytes == 0)
     add("not checked: GPU memory, since " + s.machine.name + " gives no gpu_memory_bytes");
+  if (r.outcome.plan) add(residency::what_changes_results(*r.outcome.plan));
   add(drive_note(r));
   add(budget_note(r));
   return notes;

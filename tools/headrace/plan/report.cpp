@@ -231,7 +231,9 @@ std::uint64_t bits_into_node(const PlanResult& r) {
   const bool once = !r.scenario.on_cpu() || plan.node_ranks > 0;
   const std::uint64_t gathered = plan.wire.packed_parameters ? 8 : 16;
   const std::uint64_t reduced = plan.wire.packed_gradients ? 4 : 16;
-  return gathered * gathers * (once ? 1 : here) + reduced * times * here;
+  // Sums of nodes, in f32, come in once.
+  const std::uint64_t summed = plan.reduce_ranks > 0 ? 32 : reduced * here;
+  return gathered * gathers * (once ? 1 : here) + summed * times;
 }
 }  // namespace
 

@@ -59,25 +59,27 @@ Json store_json(const PlanResult& r) {
 Json prediction_json(const PlanResult& r) {
   const Prediction& p = r.outcome.prediction;
   const Wear wear = wear_of(r);
-  return {{"step_seconds", p.step_seconds},
-          {"tokens_per_second", r.outcome.tokens_per_second(r.scenario)},
-          {"bound_by", name_of(p.bound)},
-          {"forward", phase_json(p.forward)},
-          {"backward", phase_json(p.backward)},
-          {"update", phase_json(p.update)},
-          {"updates_on_device", p.updates_on_device},
-          {"hidden_seconds", p.hidden_seconds},
-          {"free_tokens_per_micro_batch", p.free_tokens},
-          {"nvme_read_bytes_per_step", p.nvme_read_bytes},
-          {"nvme_written_bytes_per_step", p.nvme_written_bytes},
-          {"written_bytes_per_drive_and_day", wear.bytes_per_day},
-          {"drive_years", wear.years > 0 ? Json(wear.years) : Json()},
-          {"network_bytes_per_step", p.network_bytes},
-          {"sent_bytes_per_step", p.sent_bytes},
-          {"most_sent_bytes_per_step", p.most_sent_bytes},
-          {"sent_to_other_nodes_bytes_per_step",
-           r.outcome.plan->node_ranks > 0 ? Json(p.sent_to_other_nodes) : Json()},
-          {"timeline", timeline_json(r)}};
+  return {
+      {"step_seconds", p.step_seconds},
+      {"tokens_per_second", r.outcome.tokens_per_second(r.scenario)},
+      {"bound_by", name_of(p.bound)},
+      {"forward", phase_json(p.forward)},
+      {"backward", phase_json(p.backward)},
+      {"update", phase_json(p.update)},
+      {"updates_on_device", p.updates_on_device},
+      {"hidden_seconds", p.hidden_seconds},
+      {"free_tokens_per_micro_batch", p.free_tokens},
+      {"nvme_read_bytes_per_step", p.nvme_read_bytes},
+      {"nvme_written_bytes_per_step", p.nvme_written_bytes},
+      {"written_bytes_per_drive_and_day", wear.bytes_per_day},
+      {"drive_years", wear.years > 0 ? Json(wear.years) : Json()},
+      {"network_bytes_per_step", p.network_bytes},
+      {"sent_bytes_per_step", p.sent_bytes},
+      {"most_sent_bytes_per_step", p.most_sent_bytes},
+      {"sent_to_other_nodes_bytes_per_step",
+       r.outcome.plan->node_ranks + r.outcome.plan->reduce_ranks > 0 ? Json(p.sent_to_other_nodes)
+                                                                     : Json()},
+      {"timeline", timeline_json(r)}};
 }
 
 Json scenario_json(const Scenario& s) {
