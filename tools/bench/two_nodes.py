@@ -5,7 +5,7 @@
   tools/bench/two_nodes.py --text FILE [--node-ranks N] [--steps N] [--rate MBIT] [--build FOLDER]
       [--json FILE]
 
-Trains with and without zero_hpz_partition_size, with stage 2, and there with
+Trains with stage 2, with stage 3, there with zero_hpz_partition_size, and with that and
 hierarchical_reduce_ranks. For each, prints the bytes per step and parameter that crossed the link
 between the nodes, of all ranks and with all headers, beside what the ranks counted; and the hashes,
 which are the same but with the last, whose sums have another order. --rate limits the link.
@@ -26,16 +26,16 @@ from against_ranks import SHAPE, WARM_UP, free_port
 from measured import ROOT
 
 INSIDE = "HEADRACE_TWO_NODES"
-SUMS = "stage 2, sums of nodes"
+SUMS = "stage 3, nodes that sum"
 
 
 def cases(node_ranks):
-    return {"stage 3": ["zero_optimization.stage=3"],
-            "stage 3, nodes": ["zero_optimization.stage=3",
-                               f"zero_optimization.zero_hpz_partition_size={node_ranks}"],
-            "stage 2": ["zero_optimization.stage=2"],
-            SUMS: ["zero_optimization.stage=2",
-                   f"headrace.hierarchical_reduce_ranks={node_ranks}"]}
+    nodes = ["zero_optimization.stage=3",
+             f"zero_optimization.zero_hpz_partition_size={node_ranks}"]
+    return {"stage 2": ["zero_optimization.stage=2"],
+            "stage 3": ["zero_optimization.stage=3"],
+            "stage 3, nodes": nodes,
+            SUMS: [*nodes, f"headrace.hierarchical_reduce_ranks={node_ranks}"]}
 
 
 def run(*words):
@@ -140,7 +140,7 @@ def main():
                 row = rows[name] = train(nodes, settings, asked, folder)
                 counted = sum(row["report"]["ranks"]["sent_to_other_nodes_bytes"]["by_rank"])
                 said = f" ({counted / (WARM_UP + asked.steps) / row['parameters']:.3f} counted)"
-                print(f"{name:22} {row['crossed'] / row['parameters']:.3f} bytes per parameter and "
+                print(f"{name:23} {row['crossed'] / row['parameters']:.3f} bytes per parameter and "
                       f"step crossed the link{said if counted else ''}; hashes "
                       f"{' '.join(row['hashes'])}", flush=True)
     finally:
