@@ -7,13 +7,15 @@ optimizer that its configuration names. In the configuration's file:
 """
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any, Optional, Union
 
+import torch
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, ConfigDict
 
-from .torch.offload import offload
-from .torch.offload._given_optimizer import of_optimizer, share_groups
+from .transformers import offload, saved_by_all
 
 __all__ = ["Args", "Plugin"]
 
@@ -35,23 +37,39 @@ class Args(BaseModel):
 
 
 class Plugin(BasePlugin):
+    def __init__(self) -> None:
+        super().__init__()
+        self._trainer: Any = None
+        self._saving = contextlib.ExitStack()
+
     def get_input_args(self) -> str:
         return "headrace.axolotl.Args"
 
+    def register(self, cfg: Any) -> None:
+        """Before Accelerate looks for processes, which it does not join on the CPU by itself."""
+        if _processes() > 1 and not torch.cuda.is_available():
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+    def load_datasets(self, cfg: Any, preprocess: bool = False) -> None:
+        """Before the model is loaded: Axolotl would give each of several processes a GPU of its
+        own, also where there is none."""
+        if _processes() > 1 and cfg.get("device") == "cpu":
+            cfg["device_map"] = {"": "cpu"}
+
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
-        """The trainer makes its optimizer when training begins: that one says what is trained, and
-        how."""
         where = Where(**(cfg.get("headrace") or {})).model_dump()
-        make = trainer.create_optimizer
+        offload(trainer, **where)
+        self._trainer = trainer
 
-        def create_optimizer(*arguments: Any, **named: Any) -> Any:
-            given = make(*arguments, **named)
-            unwrapped = getattr(given, "optimizer", given)  # of accelerate's
-            if not hasattr(unwrapped, "is_open"):  # else by the training run before
-                rule, groups = of_optimizer(given)
-                made = offload(trainer.model, optimizer=rule, params=groups, **where)[1]
-                share_groups(given, made)
-                trainer.optimizer = made
-            return trainer.optimizer
+    def post_train(self, cfg: Any, model: Any) -> None:
+        """Called on all ranks before the first one saves the model alone, and again when it has
+        and the ranks have parted."""
+        trainer, self._trainer = self._trainer, None
+        self._saving.close()
+        made = getattr(getattr(trainer, "optimizer", None), "optimizer", None)
+        if made is not None and made.is_open() and made.ranks().several:
+            self._saving.enter_context(saved_by_all(model))
 
-        trainer.create_optimizer = create_optimizer
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -371,8 +371,22 @@ def trains_adapters(rank):
                             if "lora" in name})]
 
 
+def maps_one_file(rank):
+    """The first rank of the machine makes the model, and all map the file that it saves."""
+    import transformers
+    path = os.path.join(rank.folder, f"made-{rank.ranks}")
+    if rank.rank == 0:
+        with headrace.building(rank.folder):
+            of_transformers("llama").save_pretrained(path)
+    rank.of_all([0])  # it is there
+    model = transformers.LlamaForCausalLM.from_pretrained(path)
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        assert f"{path}/model.safetensors" in maps.read()
+    return trains(rank, lambda: model, "nvme")
+
+
 SCENARIOS |= {one.__name__: one for one in (
-    has_groups_and_a_schedule, goes_on_after_exceptions, generates, lacks_gradients,
+    has_groups_and_a_schedule, maps_one_file, goes_on_after_exceptions, generates, lacks_gradients,
     lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values,
     drops_gradients, drops_an_engine, trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
@@ -666,7 +680,9 @@ class Training(Case):
 
     @unittest.skipUnless(HAS["transformers"], "transformers is not installed")
     def test_of_models_of_transformers_too(self):
-        self.assert_as_alone(["gpt2", "llama", "generates"] + ["trains_adapters"] * HAS["peft"])
+        alone = self.assert_as_alone(["gpt2", "llama", "maps_one_file", "generates"] +
+                                     ["trains_adapters"] * HAS["peft"])
+        self.assertEqual(alone["maps_one_file"], alone["llama"])
 
     def test_of_groups_of_parameters_and_after_exceptions_too(self):
         self.assert_as_alone(["has_groups_and_a_schedule", "goes_on_after_exceptions"])

@@ -2005,6 +2005,38 @@ class Building(Case):
         self.assertIs(torch.nn.Parameter.__deepcopy__, own)
         self.assertFalse(is_in_file(torch.nn.Linear(2, 2).weight))
 
+    def test_stay_in_files_when_they_are_converted_after_the_scope(self):
+        for convert in (lambda model: model.to(torch.bfloat16), lambda model: model.half(),
+                        lambda model: model.bfloat16().double(), lambda model: model.to("cpu"),
+                        lambda model: model.layers[1].half()):
+            with self.building():
+                model = net_of()
+            plain = net_of()
+            self.assertIsInstance(convert(model), torch.nn.Module)
+            convert(plain)
+            self.assertTrue(all(map(is_in_file, model.parameters())))
+            self.assert_same(values_of(model), values_of(plain))
+            self.assertFalse(any(map(is_in_file, plain.parameters())))
+        with unittest.mock.patch("os.posix_fallocate", side_effect=OSError(28, "No space left")):
+            with self.assertRaisesRegex(headrace.NoSpace, "needs .* to be converted: No space"):
+                model.to(torch.bfloat16)
+        self.assertTrue(all(map(is_in_file, model.to(torch.bfloat16).parameters())))
+        self.assertEqual(model.to("meta").layers[0].up.weight.device.type, "meta")
+        del model
+        gc.collect()
+        self.assertFalse(hasattr(torch.nn.Module._apply, "__wrapped__"))  # torch's own again
+
+    def test_train_after_a_conversion_as_those_made_in_memory(self):
+        with self.building():
+            model = net_of()
+        plain = net_of().to(torch.bfloat16)
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2))
+        model, optimizer = self.offload(model.to(torch.bfloat16), nvme=self.folder)
+        self.assertEqual(self.train(model, optimizer), expected)
+        optimizer.restore()
+        self.assertTrue(all(map(is_in_file, model.float().parameters())))
+        self.assert_same(values_of(model), values_of(plain.float()))
+
     def test_give_their_files_back_and_a_forked_child_takes_nothing(self):
         with self.building():
             model = torch.nn.Linear(2048, 512)  # 4 MiB
@@ -2034,10 +2066,13 @@ class Building(Case):
 
     def child_of_peak(self):
         torch.nn.Linear(8, 8)
+        after = Peak()
         with Peak() as peak, self.building():
             model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(32)))
             model = copy.deepcopy(model).to(torch.bfloat16)
-        return peak.bytes, sum(one.nbytes for one in model.parameters())
+        with after:
+            model.float().half()
+        return max(peak.bytes, after.bytes), sum(one.nbytes for one in model.parameters())
 
 
 def file_blocks(file):

@@ -251,9 +251,10 @@ class Lightning(Trainers):
 
     def test_fit_by_the_strategy(self):
         self.compare(self.run_fit, "strategy", ("strategy-nvme", "strategy-snapshots"))
-        if DEVICE == "cpu":
-            self.assert_same(self.run_fit("strategy", self.folder / "a", None, False),
-                             self.run_fit("offload-memory", self.folder / "b", None, False))
+        if DEVICE == "cpu":  # torch clips by a norm in f32, and the strategy in f64
+            by_strategy, other = (self.run_fit(place, self.folder / place, None, False)[0]
+                                  for place in ("strategy", "offload-memory"))
+            torch.testing.assert_close(by_strategy, other, rtol=1e-5, atol=0)
 
     def test_the_strategy_fits_again_evaluates_and_refuses_two_optimizers(self):
         import headrace.lightning

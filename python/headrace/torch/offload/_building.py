@@ -8,7 +8,7 @@ writes it later does so as in memory, with the same random numbers. offload() ta
 there, group by group, and each parameter's part of the file is given back with it.
 
 A tensor that the program still uses when it becomes a parameter moves a little later, and at the
-latest at the end.
+latest at the end. While such a model lives, what to() and half() convert moves to its folder again.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import os
 import threading
 import warnings
 import weakref
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch.nn.modules.module import (register_module_module_registration_hook,
@@ -32,6 +32,11 @@ _LEAST_BYTES, _MOST_BYTES = 16 << 20, 1 << 30  # of a file; each is twice as lar
 _SWEEP_BYTES = 64 << 20  # of parameters between two looks at those that could not move
 _FREED_BYTES = 16 << 20  # of values between two returns of freed memory
 _ALIGNMENT = 64  # as torch aligns memory
+_NO_SPACE = ("building() needs {} bytes in {} for parameters: {}; the model was not made. Free "
+             "space there, or name another folder.")
+_NO_SPACE_TO_CONVERT = ("a parameter that headrace.building() has made needs {} bytes in {} to be "
+                        "converted: {}; it and those after it are as they were. Free space there, "
+                        "and convert the model again.")
 
 
 class _File(mmap.mmap):
@@ -76,8 +81,9 @@ def _file_of(tensor: torch.Tensor) -> Optional[_File]:
 class Files:
     """Makes tensors in files of one folder."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: str, no_space: str = _NO_SPACE) -> None:
+        """no_space: with places for the bytes, the folder and the cause."""
+        self.folder, self._no_space = folder, no_space
         self._freed_bytes = 0
         self._last: Optional[_File] = None
         self._next_bytes = _LEAST_BYTES
@@ -103,13 +109,90 @@ class Files:
     def _made(self, size_bytes: int) -> _File:
         size_bytes = -(-max(size_bytes, self._next_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._next_bytes = min(2 * self._next_bytes, _MOST_BYTES)
-        with file_in(self.folder, size_bytes, "building() needs {} bytes in {} for parameters: {}; "
-                     "the model was not made. Free space there, or name another folder.") as file:
+        with file_in(self.folder, size_bytes, self._no_space) as file:
             made = _File(file.fileno(), size_bytes)
         made.folder = self.folder
         made.address = torch.frombuffer(made, dtype=torch.uint8).data_ptr()
         _files[made.address] = weakref.ref(made)
+        _conversions.watch()
+        weakref.finalize(made, _conversions.settle).atexit = False
         return made
+
+
+class _Conversions:
+    """torch's to(), half() and others put what they convert in memory. While there are parameters
+    in files, those of a module go back to their folder before the next module is converted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the garbage collector may end a file within
+        self._here = threading.local()
+        self._undo: Optional[Callable[[], None]] = None
+        self._told: list[Callable[[Any], None]] = []  # of each module
+
+    def tell(self, converted: Callable[[Any], None]) -> Callable[[], None]:
+        """Also of parameters that are in no file. Returns what ends it."""
+        def end() -> None:
+            self._told.remove(converted)
+            self.settle()
+
+        self._told.append(converted)
+        self.watch()
+        return end
+
+    def watch(self) -> None:
+        with self._lock:
+            if self._undo is None:
+                self._undo = _private.around_conversions(self._run)
+
+    def settle(self) -> None:
+        """torch's own again, with the last file."""
+        with self._lock:
+            used = self._told or any(weak() is not None for weak in list(_files.values()))
+            if self._undo is not None and not used:
+                self._undo()
+                self._undo = None
+
+    def _run(self, own: Callable[..., Any], module: Any, *arguments: Any, **named: Any) -> Any:
+        if hasattr(self._here, "files"):
+            return self._convert(own, module, *arguments, **named)
+        self._here.files = {}  # by folder, for all modules of this call
+        try:
+            return self._convert(own, module, *arguments, **named)
+        finally:
+            del self._here.files
+
+    def _convert(self, own: Callable[..., Any], module: Any, *arguments: Any, **named: Any) -> Any:
+        before = {name: (folder, one.data) for name, one in module._parameters.items()
+                  if (folder := folder_of(one)) is not None}
+        result = own(module, *arguments, **named)
+        try:
+            for name, (folder, _) in before.items():
+                self._keep(module, name, folder)
+        except BaseException:
+            for name, (_, values) in before.items():
+                if folder_of(module._parameters[name]) is None:
+                    module._parameters[name].data = values
+            raise
+        for converted in list(self._told):
+            converted(module)
+        return result
+
+    def _keep(self, module: Any, name: str, folder: str) -> None:
+        parameter = module._parameters[name]
+        if not _is_here(parameter) or parameter.is_shared() or _file_of(parameter) is not None:
+            return  # on another device, given to other processes, or as it was
+        why = _why_not(parameter)
+        if why is None:
+            files = self._here.files
+            files.setdefault(folder, Files(folder, _NO_SPACE_TO_CONVERT)).give(parameter,
+                                                                              parameter.dtype)
+        else:
+            warnings.warn(f"'{name}' of a {type(module).__name__} {why} after its conversion, so "
+                          "it is in memory now. Make it of a plain row-major tensor of its own.",
+                          stacklevel=6)
+
+
+_conversions = _Conversions()
 
 
 class Building(contextlib.AbstractContextManager):
@@ -131,7 +214,7 @@ class Building(contextlib.AbstractContextManager):
             of_modules = register_module_module_registration_hook(self._joined)
             scope.callback(of_modules.remove)
             scope.callback(_private.telling_of_copies(self._copied))
-            scope.callback(_private.telling_of_conversions(self._converted))
+            scope.callback(_conversions.tell(self._converted))
             self._scope = scope.pop_all()
 
     def __exit__(self, *exception: Any) -> None:
@@ -250,4 +333,4 @@ def convert(parameters: Any, dtype: torch.dtype) -> None:
     for one in parameters:
         folder = folder_of(one)
         if folder is not None and one.is_floating_point() and one.dtype != dtype:
-            files.setdefault(folder, Files(folder)).give(one, dtype)
+            files.setdefault(folder, Files(folder, _NO_SPACE_TO_CONVERT)).give(one, dtype)

@@ -109,8 +109,9 @@ class TakenGradient:
             raise Unsupported(
                 f"the norm of the gradient of '{self.slot.full_name}' was asked for, as "
                 "clip_grad_norm_() and GradScaler do, and several ranks add up their gradients "
-                "only in step(); nothing was done. Clip with optimizer.step(max_norm=1.0), after "
-                "which optimizer.gradient_norm is the norm before clipping.")
+                "only in step(); nothing was done. Clip with optimizer.step(max_norm=1.0), or with "
+                "optimizer.clip_in_step(1.0) before step(), after which optimizer.gradient_norm is "
+                "the norm before clipping.")
         return self._engine.gradient_statistics(self.slot.full_name)
 
     def forget(self) -> None:

@@ -26,6 +26,11 @@ from ._building import Files, folder_of
 from ._device import stream_of
 from ._wrapped import part_at
 
+_WITH_RANKS = (
+    " With several ranks, no trainer may move or wrap the model: leave it out of "
+    "Accelerator.prepare(); Hugging Face's Trainer needs headrace.transformers.offload(trainer).")
+
+
 def full_name(group: str, name: str) -> str:
     return f"{group}.{name}" if group else name
 
@@ -66,7 +71,7 @@ class Slot:
             self._parked = self._without_memory(
                 "is parked: its values are in headrace's engine, so nothing was read or written. "
                 "Use it in the forward pass of its block, or within headrace.gathered(module), "
-                "with modify=True to write.")
+                "with modify=True to write." + (_WITH_RANKS if self.group.joins else ""))
         return self._parked
 
     def park(self) -> None:

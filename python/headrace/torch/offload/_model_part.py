@@ -2,12 +2,13 @@
 """The optimizer's view of an offloaded model: one part, whose engine has the weights too."""
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional
 
 import torch
 
 from ..._engine import StepResult
-from ..._errors import WrongState
+from ..._errors import ArgumentError, WrongState
 from ..._library import unbroken
 from .._hyperparameter_sets import HyperparameterSets
 from .._part import Part, memory_of
@@ -27,12 +28,35 @@ class ModelPart(Part):
         self.mixed: Optional[str] = None  # of what, if a load has ended in the middle
         self.updates = 0  # steps that were not skipped
         self.max_norm, self.scale = 0.0, 1.0  # of the next step
+        self._limit = 0.0  # what it clips to by itself
+        self._norms: list[torch.Tensor] = []  # will have the norm before clipping
         self.result: Optional[StepResult] = None  # of the last one
         self._index = {entry.parameter: entry.set_index for entry in entries}
         self._names = {entry.parameter: offload.slot_of(entry.parameter).full_name
                        for entry in entries}
 
+    def clip_none(self) -> None:
+        self._limit, self._norms = 0.0, []
+
+    def clip_next(self, max_norm: float) -> torch.Tensor:
+        if not max_norm > 0:
+            raise ArgumentError(f"max_norm is {max_norm}; nothing was clipped. Give a number above "
+                                "0, or infinity for the norm alone.")
+        norm = torch.tensor(math.nan)
+        if not math.isinf(max_norm):
+            self._limit = max_norm
+        self._norms.append(norm)
+        return norm
+
     def step(self, constants: Mapping[torch.Tensor, dict]) -> list:
+        """After an error it can be repeated, and clips as it would have."""
+        updated = self._step(constants, self.max_norm or self._limit)
+        for norm in self._norms:
+            norm.fill_(0.0 if self.result is None else self.result.gradient_norm)
+        self.clip_none()
+        return updated
+
+    def _step(self, constants: Mapping[torch.Tensor, dict], max_norm: float) -> list:
         self.result = None
         self.refuse_other_forms()
         if self.mixed is not None:
@@ -49,7 +73,7 @@ class ModelPart(Part):
             [(self._index[parameter], self._names[parameter], parameter) for parameter in due],
             constants, "Give offload() the groups that you need: params=[...].")
         factor = gradients.factor() * self.scale / self.offload.ranks.world_size
-        return unbroken(lambda: self._update_all(due, gradients, factor))
+        return unbroken(lambda: self._update_all(due, gradients, factor, max_norm))
 
     def _trained(self, constants: Mapping[torch.Tensor, dict]) -> list:
         return [parameter for parameter in self._index
@@ -60,13 +84,13 @@ class ModelPart(Part):
         steps = max(map(self.steps, self._index), default=0)
         self.mixed = f"that of {what}, and partly this run's of step {steps}"
 
-    def _update_all(self, due: list, gradients: "Intake", factor: float) -> list:
+    def _update_all(self, due: list, gradients: "Intake", factor: float, max_norm: float) -> list:
         """Returns those that were updated."""
         several = self.offload.ranks.several
         before = [self.steps(parameter) for parameter in due] if several else []
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
         with self.offload.without_slots():
-            self.result = self.engine.step(1.0, gradient_scale=factor, max_norm=self.max_norm)
+            self.result = self.engine.step(1.0, gradient_scale=factor, max_norm=max_norm)
         gradients.forget()
         self.offload.note_no_gradients()
         if self.result.skipped:

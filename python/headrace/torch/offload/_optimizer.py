@@ -70,6 +70,13 @@ class OfModel(Offloaded):
         self._part.max_norm, self._part.scale = max_norm, gradient_scale
         return self._step(closure)  # torch runs hooks around each step() of a class
 
+    def clip_in_step(self, max_norm: float) -> torch.Tensor:
+        """For trainers that clip before step(): the next step() clips. Returns what will have the
+        norm before clipping after it, and is NaN until then."""
+        self._register()
+        assert self._part is not None  # _register() has looked
+        return self._part.clip_next(max_norm)
+
     @property
     def gradient_norm(self) -> Optional[float]:
         """Of the last step(), before clipping; None: it had no gradients."""
@@ -105,6 +112,7 @@ class OfModel(Offloaded):
                               "headrace keeps none for gradients; nothing was done. Call "
                               "zero_grad().")
         self._offload.drop_gradients()
+        self._part.clip_none()
         super().zero_grad(set_to_none)
 
     # ---- state ----

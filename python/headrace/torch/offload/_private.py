@@ -75,22 +75,26 @@ def around_checkpoints(save: Callable[..., Any]) -> Callable[[], None]:
 def telling_of_copies(tell: Callable[[Any], None]) -> Callable[[], None]:
     """Calls tell() with each parameter that copy.deepcopy() makes: no module registers it. Returns
     what undoes it."""
-    return _telling(torch.nn.Parameter, "__deepcopy__", tell)
+    def run(own: Callable[..., Any], *arguments: Any) -> Any:
+        copied = own(*arguments)
+        tell(copied)
+        return copied
+
+    return _around(torch.nn.Parameter, "__deepcopy__", run)
 
 
-def telling_of_conversions(tell: Callable[[Any], None]) -> Callable[[], None]:
-    """Calls tell() with each module that to(), half() and others have gone through."""
-    return _telling(torch.nn.Module, "_apply", tell)
+def around_conversions(run: Callable[..., Any]) -> Callable[[], None]:
+    """Where to(), half() and others go through a module, calls run(own, module, *arguments) in
+    place of own(module, *arguments). Returns what undoes it."""
+    return _around(torch.nn.Module, "_apply", run)
 
 
-def _telling(kind: type, name: str, tell: Callable[[Any], None]) -> Callable[[], None]:
+def _around(kind: type, name: str, run: Callable[..., Any]) -> Callable[[], None]:
     own = getattr(kind, name)
 
     @functools.wraps(own)
     def told(*arguments: Any, **named: Any) -> Any:
-        result = own(*arguments, **named)
-        tell(result)
-        return result
+        return run(own, *arguments, **named)
 
     def undo() -> None:
         if getattr(kind, name) is told:
