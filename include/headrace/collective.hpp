@@ -94,9 +94,8 @@ class Collective {
   virtual void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                           void* take) = 0;
   // give[r] goes to rank r, and take[r] comes from rank r, which gives as many bytes: world_size
-  // pieces each, of any sizes, also 0. This rank's own pieces are ignored. largest_bytes is the
-  // size of the largest piece that any rank gives, so it is the same on every rank. The default
-  // throws kUnsupported.
+  // pieces each, of any sizes, also 0. This rank's own pieces are ignored. No rank gives a piece
+  // larger than largest_bytes, which is the same on every rank. The default throws kUnsupported.
   virtual void all_to_all_v(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                             std::span<const DeviceSpan> take, std::uint64_t largest_bytes);
   // all[r * mine.size() + i] becomes rank r's mine[i]. Both spans are host memory and do not

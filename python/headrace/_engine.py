@@ -164,7 +164,7 @@ _waiting: set[int] = set()  # engines that nobody closed, and whose weights some
 _ending = threading.Semaphore(0)  # one for each engine that ended apart
 _apart = 0  # engines that were to end so
 _exits = False
-_EXIT_SECONDS = 15.0  # that a program which ends waits for them
+_EXIT_SECONDS = 60.0  # that a program which ends waits for them
 
 
 def _destroy(handle: int) -> None:

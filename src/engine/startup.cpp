@@ -130,7 +130,9 @@ std::uint64_t Startup::bookkeeping_bytes(const Partition& partition) const {
   return sizeof(EngineCore) + sizeof(Running) + registry_.bookkeeping_bytes() +
          partition.bookkeeping_bytes() +
          tiles::TilePlaces::bookkeeping_bytes(partition, in_.settings.durable_every > 0) +
-         Epochs::bookkeeping_bytes(in_.settings) + ranks::Gradients::bookkeeping_bytes(partition) +
+         Epochs::bookkeeping_bytes(in_.settings) +
+         ranks::Gradients::bookkeeping_bytes(partition,
+                                             in_.settings.hierarchical_reduce_ranks > 1) +
          tiles::PendingUpdates::bookkeeping_bytes(partition) +
          tiles::Updates::bookkeeping_bytes(partition) +
          tiles::NodeShards::bookkeeping_bytes(partition) +

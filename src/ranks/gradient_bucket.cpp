@@ -52,9 +52,9 @@ void GradientBucket::release_memory() noexcept {
 }
 
 std::uint64_t GradientBucket::bookkeeping_bytes(const partition::Partition& partition,
-                                                std::uint32_t buckets) noexcept {
+                                                std::uint32_t buckets, bool in_nodes) noexcept {
   return (1 + buckets) * partition.parameters.size() + partition.group_sections.size() +
-         GradientExchange::bookkeeping_bytes(partition);
+         GradientExchange::bookkeeping_bytes(partition, in_nodes);
 }
 
 std::span<const std::uint8_t> GradientBucket::present(GroupId group, const HeldGradients* mine) {

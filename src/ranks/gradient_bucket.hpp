@@ -102,7 +102,7 @@ class GradientBucket {
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
   std::uint64_t meetings() const noexcept { return meetings_.load(); }  // of meet(); any thread
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition,
-                                         std::uint32_t buckets) noexcept;
+                                         std::uint32_t buckets, bool in_nodes) noexcept;
 
  private:
   void open(const Reduction& of, bool wide, HeldGradients* mine);

@@ -19,6 +19,7 @@ GradientExchange::GradientExchange(const GradientParts& parts, GradientSums& sum
     : p_(parts), sums_(sums), in_slab_(p_.partition.parameters.size()) {
   give_.reserve(p_.partition.world_size);
   if (p_.plan.reduce_ranks == 0) return;
+  p_.ranks.serve_in_order_of_backward();
   take_.reserve(p_.partition.world_size);
   summed_.resize(p_.partition.parameters.size());
   ranks_summed_.resize(summed_.size() * words_of_ranks(p_.partition));
@@ -34,12 +35,14 @@ void GradientExchange::use_memory(std::byte* behind, std::byte* nothing) noexcep
   }
 }
 
-std::uint64_t GradientExchange::bookkeeping_bytes(const partition::Partition& partition) noexcept {
-  const std::uint64_t of_parameter =
-      1 + sizeof(Summed) + words_of_ranks(partition) * sizeof(std::uint64_t);
-  return partition.parameters.size() * of_parameter +
-         2 * partition.world_size * sizeof(DeviceSpan) +
-         PackedGradients::bookkeeping_bytes(partition);
+std::uint64_t GradientExchange::bookkeeping_bytes(const partition::Partition& partition,
+                                                  bool in_nodes) noexcept {
+  std::uint64_t bytes = partition.parameters.size() + partition.world_size * sizeof(DeviceSpan) +
+                        PackedGradients::bookkeeping_bytes(partition);
+  if (!in_nodes) return bytes;
+  bytes += partition.parameters.size() *
+           (sizeof(Summed) + words_of_ranks(partition) * sizeof(std::uint64_t));
+  return bytes + partition.world_size * sizeof(DeviceSpan);
 }
 
 std::span<std::uint64_t> GradientExchange::ranks_summed(ParameterId id) {
@@ -69,14 +72,13 @@ void GradientExchange::begin(const Reduction& of) {
 }
 
 void GradientExchange::refuse_late(std::uint32_t rank, ParameterId id) {
-  const std::string text = "rank " + std::to_string(rank) + " brings a gradient of '" +
-                           p_.registry.parameter(id).full_name +
-                           "' where those of other ranks have been summed already, and with "
-                           "headrace.hierarchical_reduce_ranks the sum would depend on which came "
-                           "first; no further call "
-                           "will be carried out. Hand over gradients group by group, in the same "
-                           "order on every rank, or "
-                           "set it to 1.";
+  const std::string text =
+      "rank " + std::to_string(rank) + " brings a gradient of '" +
+      p_.registry.parameter(id).full_name +
+      "' where those of other ranks have been summed already, and with "
+      "headrace.hierarchical_reduce_ranks the sum would depend on which came first; no further "
+      "call will be carried out. Between two gathers, hand over the groups' gradients in the order "
+      "of backward, the last group first, or set it to 1.";
   p_.ranks.collective().abort(text);
   throw Error(Code::kUnsupported, text);
 }
@@ -184,6 +186,11 @@ float* GradientExchange::node_sums(std::uint32_t node) const {
   return node_sums_ + node * p_.plan.exchange_elements;
 }
 
+float* GradientExchange::sums_from(std::uint32_t node) const {
+  const std::uint32_t here = p_.partition.rank / p_.plan.reduce_ranks;
+  return node_sums(nodes() + (node < here ? node : node - 1));
+}
+
 bool GradientExchange::present_in_node(std::uint32_t node, std::size_t index) const {
   const std::uint32_t first = node * p_.plan.reduce_ranks;
   return p_.ranks.present_below(first + p_.plan.reduce_ranks, index) >
@@ -241,7 +248,7 @@ void GradientExchange::give_sums(const partition::Section& section, std::uint64_
     const std::uint32_t r = node * p_.plan.reduce_ranks + place();
     if (r == p_.partition.rank) continue;
     give_[r] = {node_sums(node), part_of(section, r, at).elements * sizeof(float)};
-    take_[r] = {node_sums(nodes() + node), own * sizeof(float)};
+    take_[r] = {sums_from(node), own * sizeof(float)};
   }
   p_.ranks.collective().all_to_all_v(next(section), stream, give_, take_,
                                      std::min(most, p_.plan.exchange_elements) * sizeof(float));
@@ -253,7 +260,7 @@ void GradientExchange::add_sums(const ShardPart& own, Stream stream) {
     bool is_first = true;
     for (std::uint32_t node = 0; node < nodes(); ++node) {
       if (!present_in_node(node, i)) continue;
-      const float* const sums = node_sums(node == here ? node : nodes() + node);
+      const float* const sums = node == here ? node_sums(node) : sums_from(node);
       add(own, i, first, end, sums + (first - own.first_element), DType::kF32, is_first, stream);
       is_first = false;
     }

@@ -50,7 +50,8 @@ class GradientExchange {
   // No parameter has a sum.
   void forget();
 
-  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition) noexcept;
+  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition,
+                                         bool in_nodes) noexcept;
 
  private:
   // Of a parameter: the ranks whose gradients of one position have been reduced.
@@ -84,6 +85,8 @@ class GradientExchange {
   bool present_in_node(std::uint32_t node, std::size_t index) const;
   // Of this rank's node, what the rank in its place on `node` owns.
   float* node_sums(std::uint32_t node) const;
+  // Of another node, what this rank owns.
+  float* sums_from(std::uint32_t node) const;
 
   const GradientParts& p_;
   GradientSums& sums_;

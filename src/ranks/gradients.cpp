@@ -36,11 +36,11 @@ Gradients::~Gradients() {
   }
 }
 
-std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition) {
+std::uint64_t Gradients::bookkeeping_bytes(const partition::Partition& partition, bool in_nodes) {
   return GradientSums::bookkeeping_bytes(partition) +
-         (partition.world_size > 1
-              ? GradientBucket::bookkeeping_bytes(partition, residency::Plan::kMostBuckets)
-              : 0) +
+         (partition.world_size > 1 ? GradientBucket::bookkeeping_bytes(
+                                         partition, residency::Plan::kMostBuckets, in_nodes)
+                                   : 0) +
          partition.parameters.size() * (sizeof(std::uint32_t) + sizeof(Stream)) +
          kUsualStreams * sizeof(Stream);
 }

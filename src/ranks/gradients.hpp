@@ -73,7 +73,8 @@ class Gradients {
   void add_stats(Stats& stats) const noexcept;
 
   // The heap memory of its tables, for the plan.
-  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);
+  // `in_nodes`: the ranks of a node add their gradients to each other first.
+  static std::uint64_t bookkeeping_bytes(const partition::Partition& partition, bool in_nodes);
 
  private:
   RankAgreement meet(const RankCall& call);

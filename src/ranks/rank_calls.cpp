@@ -128,13 +128,16 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
 
 // Of several ranks that need the bucket: the one at the lowest position, and of these the lowest.
 // Those that need it for the same group are served with it, except behind a rank of that position
-// that needs another group: it may bring a gradient of this one later.
+// that needs another group: it may bring a gradient of this one later. In the order of backward,
+// the ranks of the last group are served, all of them: the others have none of it.
 void RankCalls::serve(RankAgreement& agreement) const noexcept {
   const Said* first = nullptr;
   for (std::uint32_t r = 0; r < collective_.world_size(); ++r) {
     const Said& one = said(r);
     if (one.kind != RankCall::Kind::kOpenBucket) continue;
-    if (first == nullptr || one.position < first->position) first = &one;
+    if (first == nullptr || one.position < first->position ||
+        (of_backward_ && one.position == first->position && one.group > first->group))
+      first = &one;
   }
   if (first == nullptr) return;
   agreement.open = GroupId{first->group};
@@ -144,9 +147,9 @@ void RankCalls::serve(RankAgreement& agreement) const noexcept {
     const Said& one = said(r);
     if (one.kind != RankCall::Kind::kOpenBucket || one.position != first->position) continue;
     const bool same = one.group == first->group;
-    in_order = in_order && same;
+    in_order = (in_order && same) || of_backward_;
     if (same) agreement.wide = agreement.wide || one.wide != 0;
-    if (r == collective_.rank()) agreement.served = in_order;
+    if (r == collective_.rank()) agreement.served = same && in_order;
   }
 }
 

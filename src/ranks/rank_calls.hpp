@@ -139,6 +139,10 @@ class RankCalls {
   // rank 0. `settings` has a line for each, "path = value".
   void compare_registration(const std::string& settings);
 
+  // From the start on, where the ranks' gradients of a micro-batch must be reduced at once: of
+  // several groups of one position, the last is served first, as backward brings them.
+  void serve_in_order_of_backward() noexcept { of_backward_ = true; }
+
   // Collective: the least of what the ranks give, in freeze.
   std::uint32_t least(std::uint32_t mine);
 
@@ -198,5 +202,6 @@ class RankCalls {
   std::vector<std::byte> message_, messages_;
   std::string text_;                // of the last call with a group
   std::size_t attached_bytes_ = 0;  // at the end of each
+  bool of_backward_ = false;
 };
 }  // namespace headrace::ranks

@@ -292,7 +292,7 @@ void Layout::add_packed_parameters() {
 // The parts that a reduction has room for at a time.
 std::uint64_t Layout::exchanged_parts() const {
   const std::uint64_t ranks = plan_.reduce_ranks;
-  return ranks == 0 ? part_.world_size - 1 : ranks - 1 + 2 * (part_.world_size / ranks);
+  return ranks == 0 ? part_.world_size - 1 : ranks - 1 + 2 * (part_.world_size / ranks) - 1;
 }
 
 // Ranks exchange a bucket in parts of whole blocks, so that what they take from each other needs no

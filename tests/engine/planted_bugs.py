@@ -163,6 +163,10 @@ BUGS_OF_HIERARCHICAL_SUMS = [
      "    for (std::uint32_t k = 0; k < nodes(); ++k) {\n"
      "      const std::uint32_t node = (here + k) % nodes();\n"
      "      if (!present_in_node(node, i)) continue;\n"),
+    ("a rank that lacks a group's gradients is served with the next before the others have come",
+     "src/ranks/rank_calls.cpp",
+     "        (of_backward_ && one.position == first->position && one.group > first->group))\n",
+     "        false)\n"),
     ("with one node, its ranks' gradients are added one after the other",
      "src/residency/layout.cpp",
      "  return ranks > 1 && in.partition->world_size > 1 ? ranks : 0;\n",

@@ -148,6 +148,9 @@ TEST(RanksHierarchical, ResultsDoNotDependOnStagesCopiesOfNodesOrOrder) {
 // A section that passes in several parts.
 TEST(RanksHierarchical, SumLargeGroupsInParts) {
   constexpr std::int64_t kElements = 4 * 24 * 65536;
+  std::vector<std::uint16_t> values(10007);
+  for (std::size_t e = 0; e < values.size(); ++e)
+    values[e] = kernels::f32_to_bf16(testing::noise(1, e));
   std::array<double, 2> norms{};
   for (const std::uint32_t world : {2u, 4u}) {
     const auto errors = run_ranks(
@@ -161,7 +164,7 @@ TEST(RanksHierarchical, SumLargeGroupsInParts) {
           for (std::uint32_t m = rank.number; m < 4; m += world) {
             (void)engine.gather(group);
             for (std::size_t e = 0; e < gradient.size(); ++e)
-              gradient[e] = kernels::f32_to_bf16(testing::noise(m, e));
+              gradient[e] = values[(e + 97 * m) % values.size()];
             engine.add_gradient({0}, gradient.data(), DType::kBf16);
           }
           const double norm = engine.step({}).gradient_norm;
@@ -173,34 +176,37 @@ TEST(RanksHierarchical, SumLargeGroupsInParts) {
   EXPECT_EQ(norms[0], norms[1]);
 }
 
-// Rank 0 has no gradient of group 1, and brings that of group 0 before rank 1 does. In rank order,
-// that is right; a node would have to sum what it has before the rest has come.
+// Between two gathers, rank 1 brings gradients of two groups, and rank 0 lacks the one that rank 1
+// brings first. In the order of backward, rank 0 waits with the other one.
+std::vector<std::string> bring_two_groups(std::uint32_t node_ranks, const char* first,
+                                          const char* second) {
+  return run_ranks(
+      2, HostFlavour::kPrompt, [&](std::uint32_t) { return in_nodes_of(node_ranks); },
+      [=](Rank& rank) {
+        Engine& engine = rank.engine;
+        register_model(engine);
+        engine.freeze();
+        load_all(engine);
+        const std::vector<float> ones(90000, 1.0f);
+        for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g});
+        if (rank.number == 1)
+          engine.add_gradient(engine.parameter(first), ones.data(), DType::kF32);
+        engine.add_gradient(engine.parameter(second), ones.data(), DType::kF32);
+        EXPECT_EQ(engine.step({}).gradient_norm, std::sqrt(90000.0 * (1 + 2 * 2)));
+      });
+}
+
+TEST(RanksHierarchical, SumWhatComesInTheOrderOfBackward) {
+  for (const std::string& error : bring_two_groups(2, "h.1.w", "h.0.w")) EXPECT_EQ(error, "");
+}
+
 TEST(RanksHierarchical, RefuseWhatComesBehindOthersOfAMicroBatch) {
-  for (const std::uint32_t node_ranks : {1u, 2u}) {
-    const auto errors = run_ranks(
-        2, HostFlavour::kPrompt, [&](std::uint32_t) { return in_nodes_of(node_ranks); },
-        [](Rank& rank) {
-          Engine& engine = rank.engine;
-          register_model(engine);
-          engine.freeze();
-          load_all(engine);
-          const std::vector<float> ones(90000, 1.0f);
-          for (std::uint32_t g = 0; g < kGroups; ++g) (void)engine.gather({g});
-          if (rank.number == 1)
-            engine.add_gradient(engine.parameter("h.1.w"), ones.data(), DType::kF32);
-          engine.add_gradient(engine.parameter("h.0.w"), ones.data(), DType::kF32);
-          engine.step({});
-        });
-    for (const std::string& error : errors) {
-      if (node_ranks == 1) {
-        EXPECT_EQ(error, "");
-      } else {
-        EXPECT_NE(error.find("rank 1 brings a gradient of 'h.0.w' where those of other ranks have "
-                             "been summed already"),
-                  std::string::npos)
-            << error;
-      }
-    }
+  for (const std::string& error : bring_two_groups(1, "h.0.w", "h.1.w")) EXPECT_EQ(error, "");
+  for (const std::string& error : bring_two_groups(2, "h.0.w", "h.1.w")) {
+    EXPECT_NE(error.find("rank 1 brings a gradient of 'h.1.w' where those of other ranks have been "
+                         "summed already"),
+              std::string::npos)
+        << error;
   }
 }
 

@@ -330,6 +330,33 @@ TEST(Cost, SumsWithinANodeLeaveItOnce) {
   }
 }
 
+// Nodes of a part of a machine send the rest of it their sums at its rate; a node of two machines
+// sends half of its gradients over the network.
+TEST(Cost, NodesOfSumsNeedNotBeMachines) {
+  Case c(model_of({8, 8}, 8));
+  c.work.machines = 2;
+  c.rates.network = 1e9;
+  c.rates.peers = 4e9;
+  c.rates.call = 0;
+  c.inputs.settings.prefetch_groups = 0;
+  const double elements = 8 * kTile, gathered = 2 * elements / 2 / 1e9;
+  const auto reduced = [&](std::uint32_t ranks) {
+    c.inputs.settings.hierarchical_reduce_ranks = ranks;
+    return (c.run().backward.of(StepLane::kNetwork) - gathered) / 2;
+  };
+  const double sum = 4 * elements / 8;  // of a rank's shard
+  EXPECT_NEAR(reduced(2), (elements + sum) / 4e9 + 2 * sum / 1e9, 1e-12);
+  EXPECT_NEAR(reduced(8), 2 * elements / 8 * (3 / 4e9 + 4 / 1e9), 1e-12);
+}
+
+TEST(Cost, WhereNothingIsTrainedNothingIsReduced) {
+  Case c(model_of({8}, 8, {8}));
+  c.work.machines = 2;
+  c.rates.network = 1e9;
+  c.inputs.settings.hierarchical_reduce_ranks = 4;
+  EXPECT_EQ(c.run().network_bytes, 2.0 * 8 * kTile / 2) << "gathered once";
+}
+
 // Where the next group is asked for before a group's use has ended, it comes first; with nothing
 // joined ahead, the gradients do.
 TEST(Cost, AGroupThatIsJoinedAheadComesBeforeGradients) {

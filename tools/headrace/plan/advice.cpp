@@ -108,7 +108,8 @@ std::vector<Variant> variants_of(const Scenario& s, const Outcome& outcome) {
     variants.add(fmt::format("headrace.durable={}, half as many commits", 2 * plan.commit_every),
                  [](Scenario& v) { v.settings.durable_every *= 2; });
   }
-  if (s.nodes > 1) add_hierarchical_reduce(variants, s);
+  if (s.nodes > 1 && s.model->frozen_parameters < s.model->parameters)
+    add_hierarchical_reduce(variants, s);
   variants.add(fmt::format("--batch {}, twice as much", 2 * s.batch),
                [](Scenario& v) { v.batch *= 2; });
   if (s.checkpointing()) {

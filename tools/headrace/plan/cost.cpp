@@ -51,7 +51,7 @@ class Predictor {
   double packing_seconds(const partition::Section& section) const;
   void add_gradients(GroupCost& to, std::uint32_t section) const;
   struct Reduction {
-    double within = 0, beyond = 0;  // bytes into a rank from the others of its node, and of others
+    double here = 0, beyond = 0;  // bytes into a rank from its own machine, and from others
     double seconds = 0;
     double memory = 0;  // bytes that the rank reads and writes, where the device is the CPU
   };
@@ -243,7 +243,7 @@ void Predictor::add_gradients(GroupCost& to, std::uint32_t s) const {
   if (work_.device_shares_host_memory)
     to.gradient_pass += seconds_for(reduction.memory, rates_.memory);
   to.gradient_network += reduction.seconds;
-  to.gradient_pass += seconds_for(reduction.within + reduction.beyond, rates_.transport);
+  to.gradient_pass += seconds_for(reduction.here + reduction.beyond, rates_.transport);
   if (plan_.wire.packed_gradients) to.gradient_pass += 2 * packing_seconds(section);
 }
 
@@ -255,28 +255,31 @@ Predictor::Reduction Predictor::reduction_of(const partition::Section& section) 
   const double others = part_.world_size - 1, beyond = (machines() - 1) / machines();
   // All of it is copied into a bucket, and the ranks' parts of this rank's shard are read.
   const double shard = static_cast<double>(section.shard.elements * size_bytes(section.dtype));
-  return {.within = sent * others / part_.world_size - sent * beyond,
+  return {.here = sent * others / part_.world_size - sent * beyond,
           .beyond = sent * beyond,
           .seconds = collective_seconds(sent, beyond),
           .memory = 3 * shard * part_.world_size};
 }
 
 // Part by part: a call for what the ranks of each node own, within the node, and one for the sums.
+// A machine may have several nodes, or a node several machines.
 Predictor::Reduction Predictor::in_nodes(const partition::Section& section) const {
   const double ranks = plan_.reduce_ranks, nodes = part_.world_size / ranks;
+  const double of_machine = part_.world_size / machines();
+  const double mates = std::min(ranks, of_machine), nodes_here = std::max(1.0, of_machine / ranks);
   const auto elements = static_cast<double>(section.buffer_elements);
-  const auto bytes = elements * static_cast<double>(size_bytes(section.dtype));
-  const double sums = elements * sizeof(float) / ranks;  // of this rank's place, on all nodes
-  Reduction of{.within = bytes * (ranks - 1) / ranks,
-               .beyond = sums * (nodes - 1) / nodes,
+  const auto bytes =
+      elements * static_cast<double>(size_bytes(section.dtype)) / ranks;  // of a rank
+  const double sum = elements * sizeof(float) / part_.world_size;         // of what one rank owns
+  Reduction of{.here = bytes * (mates - 1) + sum * (nodes_here - 1),
+               .beyond = bytes * (ranks - mates) + sum * (nodes - nodes_here),
                // The copy into a bucket; then each part is added to a sum, and the sums are read.
-               .memory = 3 * bytes + (2 * ranks - 1) * sums + sums};
+               .memory = 3 * bytes * ranks + 2 * ranks * nodes * sum};
   const auto parts = static_cast<double>(
       base::ceil_div(part_.largest_shard_elements(section), plan_.exchange_elements));
   const double calls = parts * (nodes + (nodes > 1 ? 1 : 0));
-  const double between = machines() > 1 ? rates_.network : rates_.peers;
-  of.seconds = (1 + calls) * rates_.call + seconds_for(of.within, rates_.peers) +
-               seconds_for(of.beyond, between);
+  of.seconds = (1 + calls) * rates_.call + seconds_for(of.here, rates_.peers) +
+               seconds_for(of.beyond, rates_.network);
   return of;
 }
 
@@ -492,11 +495,9 @@ void Predictor::count_bytes() {
   for (const partition::Section& section : part_.sections) {
     const std::uint64_t elements = section.buffer_elements;
     const auto joined = static_cast<double>(plan_.wire.parameter_bytes(section, elements));
-    const double reduced = reduction_of(section).beyond;
-    const std::uint32_t reductions = section.frozen ? 0 : work_.micro_batches;
     const std::uint32_t gathered = residency::gathers_from_owners(plan_, gathers[section.group]);
     out_.network_bytes += joined * gathered * gathered_share();
-    if (part_.world_size > 1 && machines() > 1) out_.network_bytes += reduced * reductions;
+    if (!section.frozen) out_.network_bytes += work_.micro_batches * reduction_of(section).beyond;
   }
   for (std::uint32_t r = 0; r < part_.world_size; ++r) {
     const residency::SentPerStep sent =

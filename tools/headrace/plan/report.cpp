@@ -220,20 +220,28 @@ std::string store_text(const PlanResult& r) {
 }
 
 namespace {
+// Of gradients that are summed in nodes, each of some ranks of a machine, or of several machines.
+double bits_of_sums(const PlanResult& r, double here) {
+  const double ranks = r.outcome.plan->reduce_ranks, machines = r.scenario.nodes;
+  if (ranks <= here) return 32 * here / ranks;
+  const double nodes = machines * here / ranks;
+  return (16 * (ranks - here) * here / ranks + 32 * (nodes - 1) / machines) * machines /
+         (machines - 1);
+}
+
 // Per parameter in 16 bits, or the fewer that are sent, without scales: shards that are gathered,
 // which NCCL and a node's copies bring once for all ranks, and gradients for each rank of the node.
-std::uint64_t bits_into_node(const PlanResult& r) {
+double bits_into_node(const PlanResult& r) {
   const residency::Plan& plan = *r.outcome.plan;
   // Ranks with slices of the model have a part of its gradients each.
-  const std::uint64_t here = r.scenario.ranks_per_node() / r.scenario.model->tensor_parallel;
-  const std::uint64_t times = r.scenario.micro_batches;
-  const std::uint64_t gathers = plan.slot_per_group || plan.node_ranks > 0 ? 1 : 2 * times;
+  const double here = r.scenario.ranks_per_node() / r.scenario.model->tensor_parallel;
+  const double times = r.scenario.micro_batches;
+  const double gathers = plan.slot_per_group || plan.node_ranks > 0 ? 1 : 2 * times;
   const bool once = !r.scenario.on_cpu() || plan.node_ranks > 0;
-  const std::uint64_t gathered = plan.wire.packed_parameters ? 8 : 16;
-  const std::uint64_t reduced = plan.wire.packed_gradients ? 4 : 16;
-  // Sums of nodes, in f32, come in once.
-  const std::uint64_t summed = plan.reduce_ranks > 0 ? 32 : reduced * here;
-  return gathered * gathers * (once ? 1 : here) + summed * times;
+  const double gathered = plan.wire.packed_parameters ? 8 : 16;
+  const double reduced = (plan.wire.packed_gradients ? 4 : 16) * here;
+  return gathered * gathers * (once ? 1 : here) +
+         times * (plan.reduce_ranks > 0 ? bits_of_sums(r, here) : reduced);
 }
 }  // namespace
 
@@ -253,7 +261,7 @@ std::string network_text(const PlanResult& r) {
       "{}; {} into each rank from other nodes, {} GB/s on average; {} bits x parameters x "
       "(M - 1) / M into each of M nodes{}",
       sent, bytes_text(p.network_bytes), number_text(p.network_bytes / p.step_seconds / 1e9),
-      bits_into_node(r),
+      number_text(bits_into_node(r), 4),
       s.micro_batches > 1 ? fmt::format(", in {} micro-batches", s.micro_batches) : "");
 }
 
