@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import random
+import runpy
 import signal
 import sys
 import tempfile
@@ -2336,6 +2337,17 @@ class Kinds(Case):
                 kept = sum(slot.parameter.numel() for slot in slots if slot.group.kept)
                 self.assertLess(kept, 0.2 * sum(slot.parameter.numel() for slot in slots))
                 optimizer.close()
+
+
+class Hooks(unittest.TestCase):
+    def test_are_made_by_a_torch_whose_graphs_end_without_a_reason(self):
+        from headrace.torch.offload import _hooks
+
+        def disable(function=None, recursive=True):
+            return function
+        with unittest.mock.patch("torch.compiler.disable", disable):
+            hook = runpy.run_path(_hooks.__file__)["Hook"](lambda value: value + 1)
+        self.assertEqual(hook(1), 2)
 
 
 class Accesses(unittest.TestCase):

@@ -7,12 +7,20 @@ from typing import Any, Callable
 import torch
 
 
+def _outside_graphs(function: Callable[..., Any]) -> Any:
+    reason = "headrace.offload() binds parameters here, so a graph ends; leave fullgraph out, or " \
+             "compile each block"
+    try:
+        return torch.compiler.disable(reason=reason)(function)
+    except TypeError:  # torch before 2.8 gives none
+        return torch.compiler.disable(function)
+
+
 class Hook:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
 
-    @torch.compiler.disable(reason="headrace.offload() binds parameters here, so a graph ends; "
-                                   "leave fullgraph out, or compile each block")
+    @_outside_graphs
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._function(*arguments, **options)
 
