@@ -23,6 +23,7 @@ import unittest
 import warnings
 
 sys.dont_write_bytecode = True
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

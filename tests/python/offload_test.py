@@ -21,6 +21,7 @@ import warnings
 import weakref
 
 sys.dont_write_bytecode = True
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
 # Not torch.set_num_threads(1): it makes a pool of threads, which a forked child cannot use, and
 # torch.compile aborts there.
 os.environ["OMP_NUM_THREADS"] = "1"
