@@ -15,7 +15,7 @@ import torch
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, ConfigDict
 
-from .transformers import offload, saved_by_all
+from .transformers import offload, processes_started, saved_by_all
 
 __all__ = ["Args", "Plugin"]
 
@@ -47,13 +47,13 @@ class Plugin(BasePlugin):
 
     def register(self, cfg: Any) -> None:
         """Before Accelerate looks for processes, which it does not join on the CPU by itself."""
-        if _processes() > 1 and not torch.cuda.is_available():
+        if processes_started() > 1 and not torch.cuda.is_available():
             os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
     def load_datasets(self, cfg: Any, preprocess: bool = False) -> None:
         """Before the model is loaded: Axolotl would give each of several processes a GPU of its
         own, also where there is none."""
-        if _processes() > 1 and cfg.get("device") == "cpu":
+        if processes_started() > 1 and cfg.get("device") == "cpu":
             cfg["device_map"] = {"": "cpu"}
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
@@ -69,7 +69,3 @@ class Plugin(BasePlugin):
         made = getattr(getattr(trainer, "optimizer", None), "optimizer", None)
         if made is not None and made.is_open() and made.ranks().several:
             self._saving.enter_context(saved_by_all(model))
-
-
-def _processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -55,9 +55,14 @@ def _with_accumulation(config: Any, trainer: Any) -> Any:
     return {"gradient_accumulation_steps": steps, **(config or {})}
 
 
+def processes_started() -> int:
+    """By a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def _refuse_apart(trainer: Any) -> None:
     """Each process would train a model of its own, on all of the data."""
-    started = int(os.environ.get("WORLD_SIZE", "1"))
+    started = processes_started()
     if started != trainer.accelerator.num_processes:
         raise WrongState(f"a launcher has started {started} processes, and the Trainer has joined "
                          f"{trainer.accelerator.num_processes}; nothing was trained. Set "

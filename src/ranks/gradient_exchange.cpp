@@ -193,8 +193,9 @@ float* GradientExchange::sums_from(std::uint32_t node) const {
 
 bool GradientExchange::present_in_node(std::uint32_t node, std::size_t index) const {
   const std::uint32_t first = node * p_.plan.reduce_ranks;
-  return p_.ranks.present_below(first + p_.plan.reduce_ranks, index) >
-         p_.ranks.present_below(first, index);
+  for (std::uint32_t r = first; r < first + p_.plan.reduce_ranks; ++r)
+    if (p_.ranks.present(r, index)) return true;
+  return false;
 }
 
 void GradientExchange::reduce_in_nodes(const Given& given, std::uint64_t at, Stream stream) {
