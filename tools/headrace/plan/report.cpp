@@ -234,7 +234,7 @@ double bits_of_sums(const PlanResult& r, double here) {
 double bits_into_node(const PlanResult& r) {
   const residency::Plan& plan = *r.outcome.plan;
   // Ranks with slices of the model have a part of its gradients each.
-  const double here = r.scenario.ranks_per_node() / r.scenario.model->tensor_parallel;
+  const int here = r.scenario.ranks_per_node() / r.scenario.model->tensor_parallel;
   const double times = r.scenario.micro_batches;
   const double gathers = plan.slot_per_group || plan.node_ranks > 0 ? 1 : 2 * times;
   const bool once = !r.scenario.on_cpu() || plan.node_ranks > 0;
