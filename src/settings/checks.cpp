@@ -49,11 +49,6 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   const double given_number = stage->value->get<double>();
   if (given_number < 0 || given_number > 3) return;  // reported already
   const int number = static_cast<int>(given_number);
-  const GivenValue* nodes = given.find("zero_optimization.zero_hpz_partition_size");
-  if (number < 3 && nodes != nullptr && settings.zero_hpz_partition_size > 1) {
-    report.warn(nodes->path, "no effect at stage " + std::to_string(number) +
-                                 ": parameters are joined once per step, so nodes keep no copy");
-  }
   const std::string here = "at stage " + std::to_string(number) + " DeepSpeed would ";
   if (number < 3 && settings.offload_parameters != OffloadDevice::kNone) {
     report.warn(stage->path,
@@ -66,24 +61,6 @@ void check_stage(const Given& given, Report& report, const Settings& settings) {
   } else if (number < 3 && settings.offload_optimizer == OffloadDevice::kNvme) {
     report.warn(stage->path,
                 here + "keep the optimizer in host memory; here offload_optimizer is followed");
-  }
-}
-
-// Gradients that the ranks of a node add to each other first.
-void check_hierarchical_reduce(const Given& given, Report& report, const Settings& settings) {
-  const std::uint32_t ranks = settings.hierarchical_reduce_ranks;
-  const GivenValue* found = given.find("headrace.hierarchical_reduce_ranks");
-  if (ranks <= 1 || found == nullptr) return;
-  if (settings.zero_quantized_gradients) {
-    report.fault(found->path,
-                 "sums of a node are sent as f32, but zero_optimization.zero_quantized_gradients "
-                 "asks for 4 bits; set one of them to its default");
-  }
-  const std::uint32_t keeps = settings.zero_hpz_partition_size;
-  if (keeps > 1 && keeps != ranks) {
-    report.fault(found->path,
-                 std::to_string(ranks) + " ranks make a node, but " + std::to_string(keeps) +
-                     " in zero_optimization.zero_hpz_partition_size; give the same number in both");
   }
 }
 
@@ -357,7 +334,7 @@ void check_together(const Given& given, Report& report, Settings& settings) {
   check_cpu_offload(given, report, "zero_optimization.cpu_offload_params",
                     "zero_optimization.offload_param", settings.offload_parameters);
   check_stage(given, report, settings);
-  check_hierarchical_reduce(given, report, settings);
+  check_nodes(given, report, settings);
   check_dtypes(given, report, settings);
   check_optimizer(given, report, settings);
   check_types(given, report, settings);

@@ -67,6 +67,8 @@ void fill_auto(nlohmann::json& root, const std::vector<std::string>& values, Rep
 std::optional<OptimizerRule> rule_of(const Given& given, std::string name);
 // Checks that involve several keys: contradictions, paths, values that are rejected.
 void check_together(const Given& given, Report& report, Settings& settings);
+// Of the keys that divide the ranks into nodes.
+void check_nodes(const Given& given, Report& report, Settings& settings);
 void check_drive_paths(const Given& given, Report& report, Settings& settings);
 // Of headrace.durable and the keys that depend on it.
 void check_store(const Given& given, Report& report, const Settings& settings);

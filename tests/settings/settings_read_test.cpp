@@ -475,6 +475,39 @@ TEST(Settings, TakeDeprecatedCpuOffloadAsTheSection) {
   EXPECT_EQ(off.offload_optimizer, OffloadDevice::kNone);
 }
 
+TEST(Settings, TakeShardGroupsOfMicsAsNodes) {
+  const auto read = [](const std::string& section) {
+    return Settings::from_json(R"({"zero_optimization": {)" + section + "}}");
+  };
+  const Settings groups = read(R"("mics_shard_size": 4)");
+  EXPECT_EQ(groups.zero_hpz_partition_size, 4u);
+  ASSERT_EQ(groups.warnings.size(), 1u);
+  EXPECT_NE(groups.warnings[0].find(
+                "taken as zero_optimization.zero_hpz_partition_size 4: each group of 4 ranks holds "
+                "the parameters, and all ranks share optimizer state"),
+            std::string::npos)
+      << groups.warnings[0];
+  EXPECT_EQ(Settings::from_json(groups.to_json()).zero_hpz_partition_size, 4u);
+  EXPECT_EQ(read(R"("mics_shard_size": 4, "zero_hpz_partition_size": 4)").warnings.size(), 1u);
+  const Settings beside = read(R"("mics_shard_size": 4, "zero_hpz_partition_size": 1)");
+  EXPECT_EQ(beside.zero_hpz_partition_size, 4u);  // 1 is DeepSpeed's default
+  for (const char* const off : {"-1", "0", "null"}) {
+    const Settings none = read(std::string(R"("mics_shard_size": )") + off);
+    EXPECT_EQ(none.zero_hpz_partition_size, 1u) << off;
+    EXPECT_TRUE(none.warnings.empty()) << off;
+  }
+  const Settings alone = read(R"("mics_shard_size": 1)");
+  EXPECT_EQ(alone.zero_hpz_partition_size, 1u);
+  ASSERT_EQ(alone.warnings.size(), 1u);
+  EXPECT_NE(alone.warnings[0].find("with zero_optimization.stage 2"), std::string::npos);
+  const Settings below = read(R"("mics_shard_size": 4, "stage": 2)");
+  ASSERT_EQ(below.warnings.size(), 2u);
+  EXPECT_EQ(
+      read(R"("mics_shard_size": -1, "zero_hpz_partition_size": 4, "stage": 2)").warnings.size(),
+      1u);
+  EXPECT_NE(below.warnings[1].find("no effect at stage 2"), std::string::npos) << below.warnings[1];
+}
+
 TEST(Settings, ExpandHomeAndVariablesInPaths) {
   ::setenv("HOME", "/home/someone", 1);
   ::setenv("HEADRACE_TEST_DRIVE", "/mnt/drive 1", 1);

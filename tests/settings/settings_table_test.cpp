@@ -96,8 +96,8 @@ TEST(KeyTable, GivesEveryHonouredValueAField) {
       // Code of their own reads or checks these.
       "zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path",
       "zero_optimization.cpu_offload", "zero_optimization.cpu_offload_params",
-      "data_types.param_dtype", "data_types.grad_accum_dtype", "headrace.host_budget_bytes",
-      "headrace.nvme_paths",
+      "zero_optimization.mics_shard_size", "data_types.param_dtype", "data_types.grad_accum_dtype",
+      "headrace.host_budget_bytes", "headrace.nvme_paths",
       // Notes of `headrace tune` for readers of the file.
       "headrace.tuned.file_system", "headrace.tuned.date", "headrace.tuned.queue",
       "headrace.tuned.pattern", "headrace.tuned.gb_per_second", "headrace.tuned.gb_per_second_low",
