@@ -83,6 +83,11 @@ class Collective {
   // are ordered on that device's streams, and their pieces may lie in its memory. Throws
   // kOutOfBudget if there is no memory for staging.
   virtual void use_device(const std::shared_ptr<Device>& device) { (void)device; }
+  // An engine's pieces lie in this memory of its device, from here until forget_memory(), which
+  // comes before the memory is given back and while no call uses it. Only for memory that the
+  // engine took from the device, not for memory of the host. Neither waits for calls of others.
+  virtual void use_memory(DeviceSpan memory) { (void)memory; }
+  virtual void forget_memory(DeviceSpan memory) noexcept { (void)memory; }
 
   // whole[r] is rank r's piece: world_size pieces of any sizes, also 0, which are the same on every
   // rank. This rank's own piece is already in place. An engine's pieces lie in one buffer, one

@@ -13,7 +13,8 @@
 // NCCL they would wait on the GPU behind data. The library looks for NCCL 2.18 or newer at run
 // time, so a build needs neither NCCL nor CUDA.
 //
-// Memory:  NCCL's own buffers, which no plan counts.
+// Memory:  NCCL's own buffers, which no plan counts. With NcclOptions::register_memory, NCCL may
+//          read and write the engine's memory directly instead.
 // Order:   a call is launched once every rank has made it and the call's streams have reached it.
 //          NCCL requires one order for all operations on a GPU, so all ranks launch calls in the
 //          order that rank 0 gives. This costs two short messages for each call, but no kernel
@@ -26,6 +27,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -51,6 +53,18 @@ struct NcclOptions {
   // Path of the library. Empty: libnccl.so.2 where the loader finds it, or torch's copy in a
   // process that has loaded torch.
   std::string library = {};
+  // Registers the engine's gather slots and gradient bucket with NCCL (ncclCommRegister, NCCL 2.19
+  // or newer). Where NCCL can, it then sends from there and receives into there without copies
+  // through its own buffers, so that fewer of the GPU's units are busy with them. NCCL allows this
+  // only if the memory of all ranks is registered. So if one rank does not ask for it, or its NCCL
+  // refuses, all ranks go on without from the next call, and `warn` says why. Changes no result.
+  // Between machines, NCCL uses memory that cudaMalloc gave, as the engine's. Within one, it does
+  // so only with NCCL_LEGACY_CUDA_REGISTER=1 in the environment.
+  // The thread that calls Engine::freeze() and wake() must have made the device's GPU current.
+  bool register_memory = false;
+  // Gets one line, without a newline, if this rank goes on without: on any thread. It must neither
+  // block nor throw. Null: the line goes to stderr.
+  std::function<void(const std::string& line)> warn = nullptr;
 };
 
 // Returns the id of a new world. Only rank 0 makes this call. Its process must stay alive, because
@@ -63,8 +77,9 @@ NcclId nccl_unique_id(const std::string& library = {});
 // Throws headrace::Error
 //   kInvalidArgument  no messages, no device or no deadline; or the calling thread's GPU is not the
 //                     device's.
-//   kUnsupported      the library is missing, lacks a function, is too old, or cannot serve this
-//                     machine. The error repeats the library's message.
+//   kUnsupported      the library is missing, lacks a function, is too old (also for
+//                     register_memory), or cannot serve this machine. The error repeats the
+//                     library's message.
 //   kPeerLost         a rank did not join within the deadline.
 std::shared_ptr<Transport> make_nccl_transport(const NcclOptions& options);
 }  // namespace headrace

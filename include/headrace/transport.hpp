@@ -86,6 +86,13 @@ class Transport {
   // ignored.
   virtual bool reaches(const Device& device) const noexcept { return device.host_reads_memory(); }
 
+  // From here on, pieces of kGather and kReduce may lie in this memory of a device that the
+  // transport reaches, until forget_memory(). A transport may prepare for it. Neither call waits
+  // for calls of other ranks. At forget_memory(), no call that uses the memory is pending; the
+  // memory is given back afterwards. Pieces may lie elsewhere too. The default does nothing.
+  virtual void use_memory(DeviceSpan memory) { (void)memory; }
+  virtual void forget_memory(DeviceSpan memory) noexcept { (void)memory; }
+
   // give[r] goes to rank r; take[r] comes from rank r, which gives the same number of bytes. Both
   // have world_size() pieces, of any sizes; the call ignores this rank's own piece.
   virtual void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,

@@ -91,6 +91,11 @@ class CollectiveOverTransport final : public Collective {
   std::uint32_t rank() const noexcept override { return rank_; }
   std::uint32_t world_size() const noexcept override { return world_size_; }
   void use_device(const std::shared_ptr<Device>& device) override;
+  void use_memory(DeviceSpan memory) override {
+    if (!staged()) transport_->use_memory(memory);
+  }
+  // Also if another device is used by now.
+  void forget_memory(DeviceSpan memory) noexcept override { transport_->forget_memory(memory); }
   void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;

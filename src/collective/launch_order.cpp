@@ -10,7 +10,7 @@ LaunchOrder::LaunchOrder(Transport& messages, Lane lane, std::function<void()> c
     : messages_(messages),
       lane_(lane),
       changed_(std::move(changed)),
-      in_one_(messages.world_size()) {}
+      facts_(messages.world_size()) {}
 
 LaunchOrder::~LaunchOrder() {
   std::unique_lock lock(mutex_);
@@ -35,14 +35,14 @@ void LaunchOrder::exchange(Step step, const std::vector<Transport::Piece>& give,
   messages_.all_to_all(lane_, {}, give, take, {passed, this});
 }
 
-void LaunchOrder::come(bool in_one) {
+void LaunchOrder::come(std::uint8_t facts) {
   const std::uint32_t own = messages_.rank();
-  in_one_[own] = in_one;
-  std::vector<Transport::Piece> give(in_one_.size()), take(in_one_.size());
-  for (std::uint32_t r = 0; r < in_one_.size(); ++r) {
-    if (own == 0) take[r] = {&in_one_[r], 1};
+  facts_[own] = facts;
+  std::vector<Transport::Piece> give(facts_.size()), take(facts_.size());
+  for (std::uint32_t r = 0; r < facts_.size(); ++r) {
+    if (own == 0) take[r] = {&facts_[r], 1};
   }
-  if (own != 0) give[0] = {&in_one_[own], 1};
+  if (own != 0) give[0] = {&facts_[own], 1};
   exchange(Step::kCome, give, take);
 }
 
@@ -56,10 +56,11 @@ std::optional<LaunchOrder::Place> LaunchOrder::take_place(std::uint64_t& next) {
     step_ = Step::kIdle;
     return place_;
   }
-  std::vector<Transport::Piece> give(in_one_.size()), take(in_one_.size());
+  std::vector<Transport::Piece> give(facts_.size()), take(facts_.size());
   if (messages_.rank() == 0) {
-    const auto one = [](std::uint8_t byte) { return byte != 0; };
-    place_ = {next++, std::ranges::all_of(in_one_, one)};
+    std::uint8_t common = facts_[0];
+    for (const std::uint8_t of_rank : facts_) common &= of_rank;
+    place_ = {next++, common};
     std::ranges::fill(give, Transport::Piece{&place_, sizeof(place_)});
   } else {
     take[0] = {&place_, sizeof(place_)};

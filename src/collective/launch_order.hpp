@@ -29,9 +29,15 @@ namespace headrace::collective {
 // Threads: one. `changed` runs on any, where take_place() can go on; it calls nothing here.
 class LaunchOrder {
  public:
+  // Bits of what holds for a call's pieces: on a rank; in a place, on every rank.
+  enum Facts : std::uint8_t {
+    kInOne = 1,       // equal ones lie one behind the other
+    kRegistered = 2,  // all are in memory that NCCL knows
+    kUnregistered = 4,
+  };
   struct Place {
     std::uint64_t number = 0;
-    std::uint64_t in_one = 1;  // on every rank the call's pieces lie one behind the other
+    std::uint64_t facts = 0;
     bool operator==(const Place&) const = default;
   };
   LaunchOrder(Transport& messages, Lane lane, std::function<void()> changed);
@@ -41,7 +47,7 @@ class LaunchOrder {
 
   bool idle() const noexcept { return step_ == Step::kIdle; }
   // This rank has come to its next call.
-  void come(bool in_one);
+  void come(std::uint8_t facts);
   // The call's place, once. `next`, rank 0's, counts those that it has given. Throws
   // std::runtime_error what `messages` said where they fail.
   std::optional<Place> take_place(std::uint64_t& next);
@@ -55,7 +61,7 @@ class LaunchOrder {
   const Lane lane_;
   const std::function<void()> changed_;
   Step step_ = Step::kIdle;
-  std::vector<std::uint8_t> in_one_;  // by rank; this rank's own, and on rank 0 the others'
+  std::vector<std::uint8_t> facts_;  // by rank; this rank's own, and on rank 0 the others'
   Place place_;
   std::mutex mutex_;  // the next three
   std::condition_variable passed_;

@@ -33,6 +33,17 @@ NcclResult NcclCommunicator::until_done(NcclResult result,
   return result;
 }
 
+NcclResult NcclCommunicator::register_memory(void* data, std::size_t bytes, void** handle) {
+  const std::lock_guard lock(mutex_);
+  *handle = nullptr;
+  return comm_ == nullptr ? kNcclEnded : library_.comm_register(comm_, data, bytes, handle);
+}
+
+NcclResult NcclCommunicator::deregister(void* handle) noexcept {
+  const std::lock_guard lock(mutex_);
+  return comm_ == nullptr ? kNcclEnded : library_.comm_deregister(comm_, handle);
+}
+
 int NcclCommunicator::cuda_ordinal() {
   const std::lock_guard lock(mutex_);
   int ordinal = -1;

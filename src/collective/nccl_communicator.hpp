@@ -36,6 +36,11 @@ class NcclCommunicator {
   NcclResult state();
   // Waits until `end` for `result` to become something other than kNcclInProgress, and returns it.
   NcclResult until_done(NcclResult result, std::chrono::steady_clock::time_point end);
+  // Between two calls of issue() that have ended. With kNcclSuccess, `handle` is what deregister()
+  // takes; null where NCCL prefers not to use the memory.
+  NcclResult register_memory(void* data, std::size_t bytes, void** handle);
+  // May wait for the processes of other ranks on this machine, though not for calls of theirs.
+  NcclResult deregister(void* handle) noexcept;
   // The GPU that it is on; -1: NCCL does not say.
   int cuda_ordinal();
 

@@ -7,7 +7,7 @@
 
 namespace headrace::collective {
 namespace {
-constexpr int kOldestVersion = 21800;
+constexpr int kOldestVersion = 21800, kOldestThatRegisters = 21900;
 
 const char* const kWhatHelps =
     "install it (pip: nvidia-nccl-cu13 or nvidia-nccl-cu12; Debian: libnccl2), put its folder into "
@@ -73,6 +73,10 @@ NcclLibrary load_nccl(const std::string& path) {
   symbols.find(library.broadcast, "ncclBroadcast");
   symbols.find(library.send, "ncclSend");
   symbols.find(library.recv, "ncclRecv");
+  if (version >= kOldestThatRegisters) {
+    symbols.find(library.comm_register, "ncclCommRegister");
+    symbols.find(library.comm_deregister, "ncclCommDeregister");
+  }
   symbols.find(library.group_start, "ncclGroupStart");
   symbols.find(library.group_end, "ncclGroupEnd");
   symbols.find(library.get_error_string, "ncclGetErrorString");

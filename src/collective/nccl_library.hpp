@@ -58,11 +58,15 @@ struct NcclLibrary {
                      NcclStream stream);
   NcclResult (*recv)(void* target, std::size_t count, int type, int peer, NcclCommHandle comm,
                      NcclStream stream);
+  // Null before NCCL 2.19.
+  NcclResult (*comm_register)(NcclCommHandle comm, void* data, std::size_t bytes, void** handle);
+  NcclResult (*comm_deregister)(NcclCommHandle comm, void* handle);
   NcclResult (*group_start)();
   NcclResult (*group_end)();
   const char* (*get_error_string)(NcclResult result);
   const char* (*get_last_error)(NcclCommHandle comm);
 
+  bool registers_memory() const noexcept { return comm_register != nullptr; }
   // "unhandled cuda error (Cuda failure 'out of memory')".
   std::string describe(NcclResult result) const;
 };

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <exception>
 #include <map>
@@ -30,6 +31,7 @@
 #include "collective/launch_order.hpp"
 #include "collective/nccl_communicator.hpp"
 #include "collective/nccl_library.hpp"
+#include "collective/nccl_memory.hpp"
 #include "headrace/error.hpp"
 #include "headrace/nccl.hpp"
 
@@ -55,6 +57,27 @@ const NcclOptions& checked(const NcclOptions& options) {
   return options;
 }
 
+NcclLibrary library_for(const NcclOptions& options) {
+  const NcclLibrary library = load_nccl(options.library);
+  if (!options.register_memory || library.registers_memory()) return library;
+  throw Error(
+      Code::kUnsupported,
+      "make_nccl_transport: NcclOptions::register_memory needs NCCL 2.19 or newer, and this "
+      "one is older; no transport was made. Update it, or leave the option out.");
+}
+
+std::function<void(const std::string&)> warning_of(const NcclOptions& options) {
+  const auto line = [rank = options.messages->rank(),
+                     warn = options.warn](const std::string& cause) {
+    const std::string text = "headrace: NCCL on rank " + std::to_string(rank) + ": " + cause +
+                             ". No rank's memory stays registered, so NCCL copies through its own "
+                             "buffers (NcclOptions::register_memory); no result changes";
+    if (warn) return warn(text);
+    std::fprintf(stderr, "%s\n", text.c_str());
+  };
+  return line;
+}
+
 // Given back when all that was launched on it has passed.
 struct OwnStream {
   Device& device;
@@ -77,6 +100,14 @@ class TransportNccl final : public Transport {
   void all_to_all(Lane lane, Stream stream, std::span<const Piece> give,
                   std::span<const Piece> take, Done done) override;
   void all_gather(Lane lane, Stream stream, std::span<const Piece> whole, Done done) override;
+  void use_memory(DeviceSpan memory) override {
+    const std::lock_guard lock(issuing_);
+    memory_.use(memory);
+  }
+  void forget_memory(DeviceSpan memory) noexcept override {
+    const std::lock_guard lock(issuing_);
+    memory_.forget(memory);
+  }
   void post(std::span<const std::byte> bytes) noexcept override { messages_->post(bytes); }
   void read_posts(std::span<Post> of_all) noexcept override { messages_->read_posts(of_all); }
   std::string posts_held_up_by() const override { return messages_->posts_held_up_by(); }
@@ -89,6 +120,7 @@ class TransportNccl final : public Transport {
     bool gathers = false;           // all_gather's: every rank is given the same piece
     bool in_one = false;            // and on every rank, equal pieces lie one behind the other
     Done done;
+    bool held = false;     // until this rank has given up registered memory
     bool reached = false;  // its stream has come to it
   };
   using Calls = std::deque<std::unique_ptr<Call>>;
@@ -108,7 +140,9 @@ class TransportNccl final : public Transport {
   // headrace-nccl:
   void run();
   void take_places();
+  std::uint8_t facts_of(const Call& call);
   void launch();
+  void give_up_registered();
   NcclResult issue(const Call& call);
   void look_for_errors();
   void end_calls();
@@ -134,6 +168,8 @@ class TransportNccl final : public Transport {
   const NcclLibrary library_;
   OwnStream stream_;
   NcclCommunicator communicator_;
+  std::mutex issuing_;  // held while NCCL takes a call, and for the next
+  NcclMemory memory_;
   std::thread thread_;
 };
 
@@ -144,9 +180,10 @@ TransportNccl::TransportNccl(const NcclOptions& options)
       device_(options.device),
       orders_{LaunchOrder(*messages_, Lane::kGather, [this] { wake(std::unique_lock(mutex_)); }),
               LaunchOrder(*messages_, Lane::kReduce, [this] { wake(std::unique_lock(mutex_)); })},
-      library_(load_nccl(options.library)),
+      library_(library_for(options)),
       stream_{*device_},
-      communicator_(library_) {
+      communicator_(library_),
+      memory_(communicator_, library_, options.register_memory, warning_of(options)) {
   connect(options);
   thread_ = async::start_thread("headrace-nccl", [this] { run(); });
 }
@@ -308,22 +345,56 @@ void TransportNccl::take_places() {
     std::unique_lock lock(mutex_);
     Calls& calls = made_[lane];
     if (place) {
-      calls.front()->in_one = place->in_one != 0;
-      placed_[place->number] = std::move(calls.front());
-      calls.pop_front();
+      constexpr auto kAlike = LaunchOrder::kRegistered | LaunchOrder::kUnregistered;
+      if ((place->facts & kAlike) == 0) {
+        calls.front()->held = true;
+        placed_[place->number] = nullptr;
+      } else {
+        calls.front()->in_one = (place->facts & LaunchOrder::kInOne) != 0;
+        placed_[place->number] = std::move(calls.front());
+        calls.pop_front();
+      }
     }
-    if (calls.empty() || !calls.front()->reached || !orders_[lane].idle()) continue;
-    const bool in_one = calls.front()->in_one;
+    if (calls.empty() || !calls.front()->reached || calls.front()->held) continue;
+    if (!orders_[lane].idle()) continue;
+    const Call& next = *calls.front();
     lock.unlock();
-    orders_[lane].come(in_one);
+    orders_[lane].come(facts_of(next));
   }
+}
+
+std::uint8_t TransportNccl::facts_of(const Call& call) {
+  const std::lock_guard lock(issuing_);
+  const std::uint8_t facts = memory_.facts_of(call.give, call.take, rank());
+  return call.in_one ? facts | LaunchOrder::kInOne : facts;
+}
+
+// In the place of a call whose memory the ranks have registered in part. They come to it again.
+void TransportNccl::give_up_registered() {
+  {
+    const std::lock_guard lock(issuing_);
+    memory_.give_up();
+  }
+  std::unique_lock lock(mutex_);
+  for (Calls& calls : made_) {
+    if (!calls.empty()) calls.front()->held = false;
+  }
+  wake(lock);
 }
 
 void TransportNccl::launch() {
   while (!placed_.empty() && placed_.begin()->first == launches_) {
+    // NCCL may still read and write registered memory for the calls before.
+    const bool gives_up = placed_.begin()->second == nullptr;
+    if (gives_up && !launched_.empty()) return;
     ++launches_;
-    launched_.push_back(std::move(placed_.begin()->second));
+    auto next = std::move(placed_.begin()->second);
     placed_.erase(placed_.begin());
+    if (gives_up) {
+      give_up_registered();
+      continue;
+    }
+    launched_.push_back(std::move(next));
     const NcclResult result = issue(*launched_.back());
     if (is_error(result)) fail(text_of(result));  // before the notification, which it lets through
     const auto passed = [](void* context) noexcept {
@@ -363,6 +434,7 @@ NcclResult TransportNccl::issue(const Call& call) {
     }
     return worst;
   };
+  const std::lock_guard lock(issuing_);
   return communicator_.until_done(communicator_.issue(issued), Clock::time_point::max());
 }
 
@@ -386,7 +458,9 @@ void TransportNccl::end_calls() {
     launched_.pop_front();
   }
   if (!error_.empty()) {
-    for (auto& [place, call] : placed_) ended.push_back(std::move(call));
+    for (auto& [place, call] : placed_) {
+      if (call != nullptr) ended.push_back(std::move(call));
+    }
     placed_.clear();
     for (Calls& calls : made_) {
       for (; !calls.empty() && calls.front()->reached; calls.pop_front())
@@ -399,6 +473,7 @@ void TransportNccl::end_calls() {
   for (const auto& call : ended) call->done.function(call->done.context, error);
   lock.lock();
   ending_ = false;
+  woken_ = woken_ || (!ended.empty() && !placed_.empty());  // one may wait for those before it
   pending_ -= ended.size();
   changed_.notify_all();
 }

@@ -40,10 +40,17 @@ Running::Running(const Inputs& inputs, const partition::Registry& registry,
       plan(std::move(planned)),
       ranks(*inputs.collective, registry, ranks::GradientSums::pack_bytes(partition)),
       frames(plan.frame_bytes),
+      exchanged(*inputs.collective),
       states(registry),
       lent(registry.parameters().size()) {
   counts.steps.resize(registry.parameters().size());
   counts.weight_changes.resize(registry.groups().size());
+}
+
+void Running::use_exchanged_memory() {
+  exchanged.use(gather_slots->device_memory());
+  if (const ranks::GradientBucket* const bucket = gradients->bucket())
+    exchanged.use(bucket->device_memory());
 }
 
 void Running::end_order(bool at_once) {

@@ -15,6 +15,7 @@
 #include "engine/stepper.hpp"
 #include "engine/value_states.hpp"
 #include "engine/values.hpp"
+#include "ranks/exchanged_memory.hpp"
 #include "ranks/gradients.hpp"
 #include "ranks/rank_calls.hpp"
 #include "swap/swap_tier.hpp"
@@ -27,6 +28,8 @@ namespace headrace::engine {
 struct Running {
   Running(const Inputs& inputs, const partition::Registry& registry, partition::Partition cut,
           residency::Plan planned);
+  // Tells the collective where its pieces lie on the device: once that memory is taken.
+  void use_exchanged_memory();
   // Ends what several ranks do ahead of the trainer. Throws kWrongState while a group is leased.
   //   at_once  without waiting for the other ranks. After a failure they know the cause; else the
   //            engine was interrupted, and they learn that.
@@ -52,6 +55,7 @@ struct Running {
   std::unique_ptr<tiles::PendingUpdates> pending;
   std::unique_ptr<tiles::GatherSlots> gather_slots;
   std::unique_ptr<ranks::Gradients> gradients;
+  ranks::ExchangedMemory exchanged;
   std::unique_ptr<tiles::DeviceUpdates> device_updates;  // null: the CPU updates
   std::unique_ptr<tiles::Updates> updates;
   std::unique_ptr<Calls> calls;

@@ -120,6 +120,7 @@ async::Task<> Sleep::read(const Piece& piece) {
 
 void Sleep::give_back() noexcept {
   if (r_.swap) r_.swap->end_drives();
+  r_.exchanged.forget();
   r_.gather_slots->release_memory();
   if (r_.device_updates) r_.device_updates->release_memory();
   if (ranks::GradientBucket* const bucket = r_.gradients->bucket()) bucket->release_memory();
@@ -166,6 +167,7 @@ void Sleep::take_back() {
   r_.gather_slots->take_memory();
   if (r_.device_updates) r_.device_updates->take_memory();
   if (ranks::GradientBucket* const bucket = r_.gradients->bucket()) bucket->take_memory();
+  r_.use_exchanged_memory();
   if (r_.swap) r_.swap->start_drives();
 }
 

@@ -397,6 +397,7 @@ void Startup::make_tiles(Running& r) {
       ranks::Gradients::Order{in_.settings.rank_agreement == RankOrder::kTrace,
                               in_.settings.ranks_ahead},
       r.trace.get());
+  r.use_exchanged_memory();
   make_device_updates(r);
   r.updates = std::make_unique<tiles::Updates>(tiles::Updates::Parts{
       r.partition, r.plan, r.gradients->sums(), r.lent, *r.tiles, r.gather_slots->hand_overs(),

@@ -24,6 +24,8 @@ class CountedCollective final : public Collective {
   std::uint32_t rank() const noexcept override { return counted_->rank(); }
   std::uint32_t world_size() const noexcept override { return counted_->world_size(); }
   void use_device(const std::shared_ptr<Device>& device) override { counted_->use_device(device); }
+  void use_memory(DeviceSpan memory) override { counted_->use_memory(memory); }
+  void forget_memory(DeviceSpan memory) noexcept override { counted_->forget_memory(memory); }
   void all_gather(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> whole) override;
   void all_to_all(CollectiveTag tag, Stream stream, std::span<const DeviceSpan> give,
                   void* take) override;

@@ -100,6 +100,8 @@ class GradientBucket {
   void take_memory();
 
   std::uint64_t device_bytes() const noexcept { return device_bytes_; }
+  // Nothing if it is in the arena.
+  DeviceSpan device_memory() const noexcept { return {memory_, device_bytes_}; }
   std::uint64_t meetings() const noexcept { return meetings_.load(); }  // of meet(); any thread
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition,
                                          std::uint32_t buckets, bool in_nodes) noexcept;

@@ -88,6 +88,8 @@ class GatherSlots {
   HandOvers& hand_overs() noexcept { return hand_overs_; }
   GatherCounters counters() const noexcept;  // any thread
   std::uint64_t device_bytes() const noexcept { return device_memory_.size_bytes(); }
+  // Of the slots and the packed parameters, while it is taken; nothing if they are in the arena.
+  DeviceSpan device_memory() const noexcept { return {device_memory_.data(), device_bytes()}; }
 
  private:
   std::optional<std::uint32_t> find(GroupId group) const noexcept;

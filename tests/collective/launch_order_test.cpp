@@ -46,15 +46,16 @@ TEST(LaunchOrder, GivesAPlaceOnceAllRanksHaveCome) {
   ByHand messages(0);
   std::uint64_t next = 7;
   LaunchOrder order(messages, Lane::kReduce, [] {});
-  for (const std::uint8_t in_one : {1, 0}) {
+  // A fact holds if it does on all three ranks.
+  for (const std::uint8_t facts : {7, 5, 2, 0}) {
     const std::uint64_t number = next;
-    order.come(true);
-    in<std::uint8_t>(messages.take[1]) = 1;
-    in<std::uint8_t>(messages.take[2]) = in_one;
+    order.come(7);
+    in<std::uint8_t>(messages.take[1]) = 7;
+    in<std::uint8_t>(messages.take[2]) = facts;
     EXPECT_EQ(order.take_place(next), std::nullopt);  // before they have come
     messages.end();
     EXPECT_EQ(order.take_place(next), std::nullopt);
-    const LaunchOrder::Place expected = {number, in_one};
+    const LaunchOrder::Place expected = {number, facts};
     for (const std::uint32_t r : {1u, 2u})
       EXPECT_EQ(in<LaunchOrder::Place>(messages.give[r]), expected);
     messages.end();
@@ -67,9 +68,9 @@ TEST(LaunchOrder, TakesThePlaceThatRankZeroGives) {
   ByHand messages(2);
   std::uint64_t next = 0;
   LaunchOrder order(messages, Lane::kReduce, [] {});
-  for (const bool in_one : {true, false}) {
-    order.come(in_one);
-    EXPECT_EQ(in<std::uint8_t>(messages.give[0]), in_one);
+  for (const std::uint8_t facts : {LaunchOrder::kInOne, LaunchOrder::kRegistered}) {
+    order.come(facts);
+    EXPECT_EQ(in<std::uint8_t>(messages.give[0]), facts);
     messages.end();
     EXPECT_EQ(order.take_place(next), std::nullopt);
     const LaunchOrder::Place given = {5, 0};

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -48,11 +50,13 @@ struct NcclWorld {
   std::vector<NcclRank> ranks;
 };
 
+using ChangeNccl = std::function<void(std::uint32_t rank, NcclOptions& options)>;
+
 // Every rank makes its own, all at the same time, as processes would. `may_block`: see
-// simulated_nccl.hpp.
+// simulated_nccl.hpp. `change` changes what a rank asks for.
 inline NcclWorld nccl_world(const std::vector<std::shared_ptr<Transport>>& messages,
                             const std::vector<std::shared_ptr<device::ComputingDevice>>& devices,
-                            bool may_block) {
+                            bool may_block, const ChangeNccl& change = {}) {
   NcclWorld world{nccl_unique_id(HEADRACE_SIMULATED_NCCL), {}};
   for (const auto& device : devices) world.ranks.push_back({device, nullptr});
   std::vector<std::thread> threads;
@@ -61,10 +65,12 @@ inline NcclWorld nccl_world(const std::vector<std::shared_ptr<Transport>>& messa
       auto& [device, transport] = world.ranks[r];
       SIMULATED_NCCL(simulated_nccl_set_device)(device.get(), may_block);
       try {
-        transport = make_nccl_transport({.id = world.id,
-                                         .messages = messages[r],
-                                         .device = device,
-                                         .library = HEADRACE_SIMULATED_NCCL});
+        NcclOptions options = {.id = world.id,
+                               .messages = messages[r],
+                               .device = device,
+                               .library = HEADRACE_SIMULATED_NCCL};
+        if (change) change(static_cast<std::uint32_t>(r), options);
+        transport = make_nccl_transport(options);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << r << ": " << error.what();
       }

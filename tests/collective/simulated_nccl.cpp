@@ -2,6 +2,7 @@
 // simulated_nccl.cpp: NCCL's functions for ranks that are threads of one process, on streams of CPU
 // devices. As strict as NCCL's documentation: a communicator is nonblocking, takes no operation
 // while one is in progress, and an operation whose peer does not come never ends but by abort.
+// Where one side of an operation is in registered memory and the other is not, the world is broken.
 #include "collective/simulated_nccl.hpp"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -25,12 +27,14 @@ enum class Of { kPair, kGather, kBroadcast };
 struct Message {
   std::vector<char> bytes;
   Of of = Of::kPair;
+  bool registered = false;
 };
 
 std::mutex mutex;  // all there is
 std::condition_variable changed;
 int version = 22809;
 NcclResult refuse_next = kNcclSuccess;
+std::optional<NcclResult> refuse_registration;
 std::uint64_t ids = 0;
 thread_local device::ComputingDevice* current_device = nullptr;
 thread_local bool current_may_block = false;
@@ -41,7 +45,7 @@ struct World {
   int size = 0;
   int joined = 0;
   NcclResult error = kNcclSuccess;
-  int launched = 0;
+  int launched = 0, launched_registered = 0, registrations = 0;
   std::map<std::tuple<int, int, std::uint64_t>, Message> mail;  // from, to, the how manieth
 };
 std::map<std::uint64_t, std::shared_ptr<World>> worlds;  // by id
@@ -52,6 +56,7 @@ struct Operation {
   char* data;
   std::size_t size;
   int peer;
+  bool registered = false;
   std::uint64_t number = 0;  // between these two ranks: calls meet in the order they were made in
 };
 struct Group {
@@ -70,6 +75,7 @@ struct Communicator {
   int launching = 0;
   int running = 0;
   std::map<int, std::uint64_t> sent, received;  // by peer
+  std::map<const char*, std::size_t> registered;
   std::deque<std::function<void()>> to_launch;
   std::thread launcher;
 };
@@ -90,7 +96,7 @@ void post(const Shared& of, const Group& group) {
   for (const Operation& operation : group.operations) {
     if (operation.send)
       of->world->mail[{of->rank, operation.peer, operation.number}] = {
-          {operation.data, operation.data + operation.size}, operation.of};
+          {operation.data, operation.data + operation.size}, operation.of, operation.registered};
   }
   changed.notify_all();
 }
@@ -101,6 +107,7 @@ const Message* arrived(const Shared& of, const Operation& operation) {
   if (mail == of->world->mail.end()) return nullptr;
   const Message& message = mail->second;
   const bool meets = message.bytes.size() == operation.size && message.of == operation.of;
+  if (message.registered != operation.registered) of->world->error = kNcclInvalidUsage;
   return meets ? &message : nullptr;
 }
 
@@ -159,6 +166,14 @@ void run_launcher(const Shared& of) {
     --of->launching;
     changed.notify_all();
   }
+}
+
+// With `mutex` held.
+bool is_registered(const Communicator& of, const Operation& operation) {
+  auto found = of.registered.upper_bound(operation.data);
+  if (found == of.registered.begin()) return false;
+  --found;
+  return operation.data + operation.size <= found->first + found->second;
 }
 
 const Shared& shared(NcclCommHandle comm) { return static_cast<Handle*>(comm)->communicator; }
@@ -237,6 +252,22 @@ int simulated_nccl_launched(const void* unique_id) {
   const std::lock_guard lock(mutex);
   return worlds.at(id)->launched;
 }
+int simulated_nccl_launched_registered(const void* unique_id) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, unique_id, sizeof(id));
+  const std::lock_guard lock(mutex);
+  return worlds.at(id)->launched_registered;
+}
+int simulated_nccl_registrations(const void* unique_id) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, unique_id, sizeof(id));
+  const std::lock_guard lock(mutex);
+  return worlds.at(id)->registrations;
+}
+void simulated_nccl_refuse_registration(int error) {
+  const std::lock_guard lock(mutex);
+  refuse_registration = static_cast<NcclResult>(error);
+}
 void simulated_nccl_refuse_next(int error) {
   const std::lock_guard lock(mutex);
   refuse_next = static_cast<NcclResult>(error);
@@ -274,6 +305,31 @@ NcclResult ncclCommGetAsyncError(NcclCommHandle comm, NcclResult* error) {
 }
 NcclResult ncclCommCuDevice(NcclCommHandle comm, int* ordinal) {
   *ordinal = shared(comm)->ordinal;
+  return kNcclSuccess;
+}
+NcclResult ncclCommRegister(NcclCommHandle comm, void* data, std::size_t bytes, void** handle) {
+  Communicator& of = *shared(comm);
+  const std::lock_guard lock(mutex);
+  *handle = nullptr;
+  if (refuse_registration) {
+    const NcclResult result = *refuse_registration;
+    refuse_registration.reset();
+    return result;
+  }
+  if (of.launching != 0) return kNcclInvalidUsage;
+  if (!of.registered.emplace(static_cast<const char*>(data), bytes).second)
+    return kNcclInvalidUsage;
+  ++of.world->registrations;
+  *handle = data;
+  return kNcclSuccess;
+}
+NcclResult ncclCommDeregister(NcclCommHandle comm, void* handle) {
+  Communicator& of = *shared(comm);
+  const std::lock_guard lock(mutex);
+  const bool known = of.registered.erase(static_cast<const char*>(handle)) == 1;
+  if (!known || of.running != 0) of.world->error = kNcclInvalidUsage;
+  if (!known) return kNcclInvalidUsage;
+  --of.world->registrations;
   return kNcclSuccess;
 }
 NcclResult ncclCommAbort(NcclCommHandle comm) {
@@ -344,7 +400,10 @@ NcclResult ncclGroupEnd() {
   for (Operation& operation : ended.group.operations) {
     auto& counts = operation.send ? ended.communicator->sent : ended.communicator->received;
     operation.number = counts[operation.peer]++;
+    operation.registered = is_registered(*ended.communicator, operation);
   }
+  ended.communicator->world->launched_registered +=
+      std::ranges::all_of(ended.group.operations, &Operation::registered) ? 1 : 0;
   ++ended.communicator->world->launched;
   ++ended.communicator->launching;
   ++ended.communicator->running;

@@ -14,6 +14,12 @@ void simulated_nccl_set_ordinal(int ordinal);
 void simulated_nccl_break(const void* unique_id, int error);
 // How many groups the ranks of the world made with this id have launched in all.
 int simulated_nccl_launched(const void* unique_id);
+// How many of these were on registered memory, and how many registrations there are.
+int simulated_nccl_launched_registered(const void* unique_id);
+int simulated_nccl_registrations(const void* unique_id);
+// The next registration of any communicator ends in `error`; 0: it succeeds without a handle, as
+// with NCCL_LOCAL_REGISTER=0.
+void simulated_nccl_refuse_registration(int error);
 // The next operation of any communicator ends in `error`.
 void simulated_nccl_refuse_next(int error);
 void simulated_nccl_set_version(int version);

@@ -42,11 +42,14 @@ inline World over_threads(std::uint32_t world, HostFlavour flavour) {
                                                    std::chrono::seconds(60));
   return made;
 }
-inline World over_nccl(std::uint32_t world, NcclFlavour flavour) {
-  const auto of_nccl = collective::nccl_world(world, flavour);
+inline World over_nccl(const collective::NcclWorld& of_nccl) {
   World made{{}, collective::nccl_collectives(of_nccl, std::chrono::seconds(60))};
   for (const auto& rank : of_nccl.ranks) made.hosts.push_back(rank.device);
   return made;
+}
+
+inline World over_nccl(std::uint32_t world, NcclFlavour flavour) {
+  return over_nccl(collective::nccl_world(world, flavour));
 }
 
 inline std::vector<std::string> run_ranks(
