@@ -11,7 +11,7 @@
 //   exchange    Three at freeze: two of 32 bytes, and one of 32 bytes for each parameter and 24 for
 //               each group. If the settings differ, one more, of their text.
 //               One at each gather, step and discard, and one at each switch to another group while
-//               gradients are collected: 16 bytes, plus one bit for each parameter of the group
+//               gradients are collected: 24 bytes, plus one bit for each parameter of the group
 //               whose gradients are being collected.
 //               One more at each step: 16 bytes per 65,536 parameters of a rank.
 //               A durable engine makes two more at freeze, of 1032 bytes each, one at each
