@@ -84,6 +84,14 @@ class Layer(torch.nn.Module):
         return x + self.down(hidden)
 
 
+class Results(Layer):
+    """Its operations save their own results for backward."""
+
+    def forward(self, x):
+        hidden = torch.softmax(F.relu(self.up(self.norm(x))), -1)
+        return torch.tanh(x + self.down(hidden))
+
+
 class Net(torch.nn.Module):
     """An embedding, tied to the head, and layers."""
 
@@ -101,6 +109,12 @@ class Net(torch.nn.Module):
             x = layer(x) if self.reentrant is None else \
                 checkpoint(layer, x, use_reentrant=self.reentrant)
         return self.head(x)
+
+
+class ResultsNet(Net):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Results() for _ in range(LAYERS))
 
 
 def net_of(dtype=torch.float32):
@@ -352,6 +366,32 @@ class Training(Case):
                 model, _ = self.offload(model)
             with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
                 model(torch.ones(2, WIDTH)).sum().backward()
+
+    def test_keeps_nothing_of_a_forward_pass_without_backward(self):
+        for results in (False, True):
+            model, optimizer = self.offload(ResultsNet() if results else net_of())
+            kept = []
+            hooks = [layer.register_forward_hook(
+                lambda _module, _arguments, out: kept.append(
+                    StorageWeakRef(out.untyped_storage()))) for layer in model.layers]
+            loss_of(model)
+            gc.collect()
+            self.assertEqual([one.expired() for one in kept], LAYERS * [True])
+            for hook in hooks:
+                hook.remove()
+
+    def test_of_operations_that_save_their_results_has_the_bits_of_memory(self):
+        torch.manual_seed(0)
+        plain = ResultsNet()
+        model, optimizer = self.offload(copy.deepcopy(plain), nvme=self.folder)
+        x = torch.ones(2, WIDTH, requires_grad=True)
+        gradients = [torch.autograd.grad(one.layers[0](x).sum(), x, create_graph=True)[0]
+                     for one in (plain, model)]
+        self.assertTrue(torch.equal(*gradients))
+        self.assertTrue(gradients[1].requires_grad)
+        own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+        self.assertEqual(self.train(model, optimizer), self.train(plain, own))
+        self.assert_same(values_of(model), values_of(plain))
 
     def test_compiles_blocks_and_models(self):
         plain = net_of()
@@ -1169,6 +1209,24 @@ class HostCheckpoints(Case):
                 optimizer.zero_grad()
                 optimizer.close()
 
+    def test_of_inputs_that_have_changed_are_refused_as_in_torch(self):
+        for reentrant in (True, False):
+            for offloaded, view in ((False, False), (True, False), (True, True)):
+                with self.subTest(reentrant=reentrant, offloaded=offloaded, view=view):
+                    model = net_of()
+                    if offloaded:
+                        model, optimizer = self.offload(model)
+                    x = torch.ones(2, WIDTH, requires_grad=True) * 2
+                    out = checkpoint(model.layers[0], x.view(2, WIDTH) if view else x,
+                                     use_reentrant=reentrant)
+                    x.add_(1)
+                    with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                        out.sum().backward()
+                    if offloaded:
+                        self.assertEqual(self.copies.copies, 1)
+                        optimizer.zero_grad()
+                        optimizer.close()
+
     def test_leave_nested_ones_and_hooks_of_the_program_alone(self):
         def nested(layer, x):
             return checkpoint(layer, x, use_reentrant=False)
@@ -1616,8 +1674,11 @@ class Life(Case):
                 self.assert_same(values_of(model), values_of(plain))
 
     def test_an_engine_ends_with_its_model(self):
-        from headrace.torch.offload import _offload
-        model, optimizer = headrace.offload(net_of(), nvme=self.folder)
+        for make in (net_of, ResultsNet):
+            self.assert_ends(make)
+
+    def assert_ends(self, make):
+        model, optimizer = headrace.offload(make(), nvme=self.folder)
         self.train(model, optimizer)
         engine = weakref.ref(optimizer._part.engine)
         self.assertNotEqual(os.listdir(self.folder), [])

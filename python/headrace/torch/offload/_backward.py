@@ -63,7 +63,7 @@ class Call:
     def pack(self, tensor: torch.Tensor) -> Any:
         parts = dict(parts_of(tensor))
         if all(self.group.section_of(part) is None for part in parts.values()):
-            return Foreign(tensor, tensor._version) if self.outer is None else \
+            return foreign(tensor) if self.outer is None else \
                 Packed(self.outer[0](tensor), self.outer[1])
         form = form_of(tensor)
         if form is not None:
@@ -110,18 +110,32 @@ class Packed(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """A tensor that is not the group's. torch compares no versions of what hooks have packed."""
+    """Of a tensor that is not the group's, what foreign() keeps."""
 
     tensor: torch.Tensor
     version: int
 
     def checked(self) -> torch.Tensor:
-        if self.tensor._version != self.version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: a {self.tensor.dtype} of shape {tuple(self.tensor.shape)} is "
-                f"at version {self.tensor._version}; expected version {self.version} instead.")
+        refuse_changed(self.tensor, self.version)
         return self.tensor
+
+
+def foreign(tensor: torch.Tensor) -> Foreign:
+    """An operation may save its own result, such as relu() and softmax(). The result itself would
+    keep the operation, which keeps what was packed: a cycle that no collector finds. A detached
+    one has the same memory and version, and torch adds what it belongs to."""
+    kept = tensor if tensor.grad_fn is None else tensor.detach()
+    return Foreign(kept, kept._version)
+
+
+def refuse_changed(tensor: torch.Tensor, version: int, shape: Any = None) -> None:
+    """torch compares no versions of what hooks have packed. shape: if the tensor has another."""
+    if tensor._version != version:
+        shape = tuple(tensor.shape if shape is None else shape)
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: a {tensor.dtype} of shape {shape} is at version {tensor._version}; "
+            f"expected version {version} instead.")
 
 
 class _Hold:

@@ -21,7 +21,7 @@ import torch
 
 from ..._errors import OutOfBudget, Unsupported
 from . import _private
-from ._backward import Foreign, Packed
+from ._backward import Foreign, Packed, foreign, refuse_changed
 from ._forward import are_of_checkpoint, are_ours
 
 KEY = "activation_checkpointing.cpu_checkpointing"
@@ -82,6 +82,13 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return False
 
 
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """One that has the tensor's version at any time, also when only another view of it lives."""
+    counter = tensor.detach()
+    counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return counter
+
+
 class Kept:
     """One tensor in host memory."""
 
@@ -89,6 +96,7 @@ class Kept:
         base = _without_expansion(tensor.detach())
         self._of, self._form = of, _Form(tensor.shape, base.shape, base.stride())
         self._source, self._version = weakref.ref(tensor), tensor._version
+        self._counter = _without_memory(tensor)
         self._begun: Any = None
         self._size_bytes = 0  # for __del__, if what follows fails
         self._host = of.copied_out(base)
@@ -107,6 +115,8 @@ class Kept:
             self._begun = self._of.copies.begin(self._host, self._form.size, self._form.stride)
 
     def back(self) -> torch.Tensor:
+        """Refuses, as torch does, if the tensor has changed since: the copy may have part of it."""
+        refuse_changed(self._counter, self._version, self._form.shape)
         self.begin()
         begun, self._begun = self._begun, None
         return self._of.copies.ready(begun).expand(self._form.shape)
@@ -135,7 +145,7 @@ class _Checkpoint:
             return self._copy_of(tensor)
         if self._outer is not None:
             return Packed(self._outer[0](tensor), self._outer[1])
-        return Foreign(tensor, tensor._version)
+        return foreign(tensor)
 
     def _is_bound(self, tensor: torch.Tensor) -> bool:
         """Whether it is a parameter of the block around, or a view of one."""
