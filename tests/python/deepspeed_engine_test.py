@@ -208,6 +208,78 @@ class Training(Engines):
         self.train(engine, range(2), torch.float16)
         self.assertEqual(before.keys(), self.weights(engine).keys())
 
+    def test_refuses_an_unscaled_pass_beside_a_scaled_one_and_after_zero_grad(self):
+        engine = self.engine(config={"fp16": {"enabled": True, "loss_scale": 64}})
+
+        def loss(number):
+            return engine(batch_of(number, torch.float16)).float().pow(2).mean()
+
+        def refused():
+            with self.assertRaisesRegex(headrace.WrongState, "a loss that was not scaled"):
+                engine.step()
+            engine.zero_grad()
+
+        engine.backward(loss(0))
+        loss(1).backward()
+        refused()
+        loss(0).backward()
+        engine.backward(loss(1))
+        refused()
+        engine.backward(loss(0))
+        engine.zero_grad()
+        loss(1).backward()
+        refused()
+        engine.scale(loss(0))  # and no backward pass of it
+        loss(1).backward()
+        refused()
+        for drop in (engine.zero_grad, engine.optimizer.zero_grad, engine.module.zero_grad):
+            loss(0).backward()
+            drop()
+            self.train(engine, range(2), torch.float16)
+        self.assertEqual(engine.global_steps, 3)
+
+    def test_knows_scaled_passes_that_checkpoints_or_errors_are_in(self):
+        class Checkpointed(torch.nn.Sequential):
+            def forward(self, x):
+                for layer in self:
+                    x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True)
+                return x
+
+        engine = self.engine(Checkpointed(*model_of()),
+                             config={"fp16": {"enabled": True, "loss_scale": 64}})
+
+        def loss(number):
+            x = batch_of(number, torch.float16).requires_grad_()
+            return engine(x).float().pow(2).mean()
+
+        def fail(_gradient):
+            raise ArithmeticError
+
+        for number in range(2):
+            engine.backward(loss(number))
+            engine.step()
+        self.assertEqual(engine.global_steps, 1)
+        failing = loss(0)
+        failing.register_hook(fail)
+        other = loss(1)
+        with self.assertRaises(ArithmeticError):
+            engine.backward(failing)
+        other.backward()
+        with self.assertRaisesRegex(headrace.WrongState, "a loss that was not scaled"):
+            engine.step()
+
+    def test_a_step_without_gradients_is_no_overflow(self):
+        schedule = {"type": "StepLR", "params": {"step_size": 1}}
+        engine = self.engine(config={"gradient_accumulation_steps": 1, "scheduler": schedule,
+                                     "fp16": {"enabled": True, "hysteresis": 1}})
+        before, scale, rate = self.weights(engine), engine.loss_scale(), engine.get_lr()
+        for _ in range(3):
+            engine.step()
+        self.assertFalse(engine.was_step_applied())
+        self.assertEqual((engine.skipped_steps, engine.global_steps), (0, 3))
+        self.assertEqual((engine.loss_scale(), engine.get_lr()), (scale, rate))
+        self.assert_same(before, self.weights(engine))
+
     def test_ends_at_the_least_scale(self):
         engine = self.engine(config={"gradient_accumulation_steps": 1, "fp16": {
             "enabled": True, "initial_scale_power": 26, "min_loss_scale": 2.0 ** 25,

@@ -14,6 +14,7 @@ from ..torch.offload._ranks import Ranks
 from . import _checkpoints
 from ._config import Loop
 from ._questions import Questions, missing
+from ._scaled_passes import ScaledPasses
 
 _log = logging.getLogger("headrace.deepspeed")
 
@@ -33,7 +34,9 @@ class Engine(Questions, torch.nn.Module):
         self.config, self._loop, self._trains = config, loop, trains
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
         self._since_update = 0  # micro-batches
-        self._is_scaled = False
+        self._scaled_passes = ScaledPasses()
+        if trains and self.fp16_enabled():
+            optimizer.tell_scaled_gradients(self._scaled_passes.runs)
         self._adds = loop.accumulation > 1
         self._boundary: Optional[bool] = None  # what set_gradient_accumulation_boundary() said
         self._norm: Optional[torch.Tensor] = None
@@ -99,11 +102,12 @@ class Engine(Questions, torch.nn.Module):
                             gradient_scale=1 / self._loop.loss_scale.value)
         self._applied = self.optimizer.updates() > before
         self._norm = torch.tensor(self.optimizer.gradient_norm or 0.0)
-        self.optimizer.zero_grad()
-        self._is_scaled = False
-        self.skipped_steps += not self._applied
+        overflowed = self.optimizer.was_skipped()
+        self.zero_grad()
+        self.skipped_steps += overflowed
         self.global_steps += 1
-        self._loop.loss_scale.update(overflowed=not self._applied)
+        if self._applied or overflowed:  # a step without gradients says nothing about the scale
+            self._loop.loss_scale.update(overflowed)
         if self.lr_scheduler is not None and self._applied:
             self.lr_scheduler.step(**lr_kwargs)
         every = self._loop.steps_per_print
@@ -112,8 +116,11 @@ class Engine(Questions, torch.nn.Module):
                       self.get_lr())
 
     def _refuse_unscaled(self) -> None:
+        if not self.fp16_enabled():
+            return
         has_gradients = any(one.grad is not None for one in self.module.parameters())
-        if self.fp16_enabled() and has_gradients and not self._is_scaled:
+        if self.optimizer.has_unscaled_gradients() \
+                or has_gradients and not self._scaled_passes.any_began:
             raise WrongState("step() in fp16 after a backward() of a loss that was not scaled, so "
                              "small gradients were lost; nothing was updated. Call "
                              "engine.backward(loss), or engine.scale(loss).backward(), and "
@@ -132,6 +139,7 @@ class Engine(Questions, torch.nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optimizer.zero_grad(set_to_none)
+        self._scaled_passes.forget()
 
     def _refuse_without_optimizer(self, call: str) -> None:
         if not self._trains:

@@ -13,6 +13,7 @@ from .._errors import ArgumentError, Unsupported, WrongState
 from ..torch.offload._ranks import Ranks
 from ._config import Loop
 from ._loss_scale import LossScale
+from ._scaled_passes import ScaledPasses
 
 # Of methods that a DeepSpeedEngine has, and headrace's engine has not.
 _INSTEAD = {
@@ -48,7 +49,7 @@ class Questions:
     _norm: Optional[torch.Tensor]
     _ranks: Ranks
     _since_update: int
-    _is_scaled: bool  # since the last step(), a loss was
+    _scaled_passes: ScaledPasses
 
     # ---- the optimizer ----
     def get_global_grad_norm(self) -> Optional[torch.Tensor]:
@@ -76,8 +77,8 @@ class Questions:
     def _scaled(self, loss: torch.Tensor) -> torch.Tensor:
         if not self.fp16_enabled():
             return loss
-        self._is_scaled = True
         scaled = loss.float() * self._loop.loss_scale.value
+        self._scaled_passes.watch(scaled)
         scaled._headrace_scaled = True  # type: ignore[attr-defined]
         return scaled
 

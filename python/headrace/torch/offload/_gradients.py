@@ -67,9 +67,10 @@ def _name_in(arguments: Iterable[Any]) -> str:
 class TakenGradient:
     """What is known of one parameter's gradient."""
 
-    def __init__(self, slot: Slot, engine: Engine, coming: Callable[[], None]) -> None:
+    def __init__(self, slot: Slot, engine: Engine, coming: Callable[[], bool]) -> None:
         self.slot, self._engine, self._coming = slot, engine, coming
         self.taken = False  # the engine has a gradient that no step has used
+        self.unscaled = False  # part of it is of a loss that should have been scaled, and was not
         self.factor = 1.0  # by which the step multiplies it
         self._stand_in: Optional[TakenGrad] = None
 
@@ -92,11 +93,12 @@ class TakenGradient:
                 f"a second gradient of '{name}' came after the first was multiplied by "
                 f"{self.factor}, as clip_grad_norm_() does; it was not taken. Clip after the last "
                 "backward pass before step().")
-        self._coming()
+        is_scaled = self._coming()
         gradient = row_major(gradient)
         self._engine.add_gradient_at(name, gradient.data_ptr(), DTYPES[NAMES[gradient.dtype]],
                                      stream_of(gradient.device))
         self.taken = True
+        self.unscaled = self.unscaled or not is_scaled
 
     def norm(self) -> float:
         return math.sqrt(self._statistics().sum_squares) * abs(self.factor)
@@ -115,7 +117,7 @@ class TakenGradient:
         return self._engine.gradient_statistics(self.slot.full_name)
 
     def forget(self) -> None:
-        self.taken, self.factor = False, 1.0
+        self.taken, self.unscaled, self.factor = False, False, 1.0
         if self.slot.parameter.grad is self._stand_in:
             self.slot.parameter.grad = None
 
@@ -186,6 +188,7 @@ class Intake:
     def __init__(self, slots: Iterable[Slot], engine: Engine, passes: Passes,
                  several_ranks: bool) -> None:
         self._engine, self._passes, self._several_ranks = engine, passes, several_ranks
+        self.scaled: Callable[[], bool] = lambda: True  # the loss of the pass that runs
         self.of: dict[torch.Tensor, TakenGradient] = {
             slot.parameter: TakenGradient(slot, engine, self._coming) for slot in slots}
 
@@ -202,10 +205,13 @@ class Intake:
         return [parameter.register_post_accumulate_grad_hook(came)
                 for parameter in self.of if parameter.requires_grad]
 
-    def _coming(self) -> None:
-        in_pass = _private.backward_pass() != -1
-        if in_pass and self._passes.coming():  # the first of its pass
+    def _coming(self) -> bool:
+        """Returns whether the gradient is scaled as it should be."""
+        if _private.backward_pass() == -1:
+            return True  # the program has put it into .grad
+        if self._passes.coming():  # the first of its pass
             self.refuse_reset()
+        return self.scaled()
 
     def _came(self, parameter: torch.Tensor) -> None:
         one = self.of[parameter]
@@ -217,6 +223,10 @@ class Intake:
 
     def taken(self) -> list[TakenGradient]:
         return [one for one in self.of.values() if one.taken]
+
+    def has_unscaled(self) -> bool:
+        return any(one.unscaled and type(one.slot.parameter.grad) is TakenGrad
+                   for one in self.taken())
 
     def refuse_reset(self) -> None:
         """After module.zero_grad(), which clears .grad, the engine still has the gradients. If all

@@ -189,6 +189,18 @@ class OfModel(Offloaded):
         self._register()
         return self._part.updates
 
+    def was_skipped(self) -> bool:
+        """Whether the last step was, since a gradient was not finite."""
+        result = self._part.result if self._part is not None else None
+        return result is not None and result.skipped
+
+    def tell_scaled_gradients(self, scaled: Callable[[], bool]) -> None:
+        """scaled() says, as a gradient comes in a backward pass, whether its loss was scaled."""
+        self._offload.intake.scaled = scaled
+
+    def has_unscaled_gradients(self) -> bool:
+        return self._offload.intake.has_unscaled()
+
     def ranks(self) -> Ranks:
         return self._offload.ranks
 
