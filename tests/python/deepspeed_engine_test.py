@@ -528,12 +528,37 @@ class Checkpoints(Engines):
         engine.save_checkpoint(run, tag="deep/a")
         self.assertEqual(os.listdir(run + "/deep"), ["a"])
         weights = self.weights(engine)
-        os.rename(run + "/deep/a", run + "/deep/a.new")  # as a kill between two renames leaves it
-        shutil.copytree(run + "/deep/a.new", run + "/deep/a.old")
+        new, old = run + "/deep/.headrace-new-a", run + "/deep/.headrace-old-a"
+        os.rename(run + "/deep/a", new)  # as a kill between two renames leaves it
+        shutil.copytree(new, old)
         other = self.engine()
         other.load_checkpoint(run)
         self.assertEqual((os.listdir(run + "/deep"), other.global_steps), (["a"], 2))
         self.assert_same(weights, self.weights(other))
+        shutil.copytree(run + "/deep/a", old)  # as a kill after both of them
+        os.rename(run + "/deep/a", run + "/deep/b")  # by the user
+        with self.assertRaisesRegex(FileNotFoundError, "no checkpoint 'deep/a'"):
+            other.load_checkpoint(run)
+        other.save_checkpoint(run, tag="deep/a")
+        self.assertEqual(sorted(os.listdir(run + "/deep")), ["a", "b"])
+
+    def test_of_the_user_stay_whatever_their_tags_are(self):
+        engine, run = self.engine(), self.folder + "/run"
+        self.train(engine, range(2))
+        tags = ["last", "last.new", "last.old"]
+        for tag in tags:
+            engine.save_checkpoint(run, tag=tag)
+        engine.save_checkpoint(run, tag="last")
+        engine.load_checkpoint(run, tag="last")
+        self.assertEqual(sorted(os.listdir(run)), ["last", "last.new", "last.old", "latest"])
+        shutil.rmtree(run + "/last.old")
+        os.rename(run + "/last", run + "/last.old")
+        with self.assertRaisesRegex(FileNotFoundError, "'last'.*last.new, last.old"):
+            engine.load_checkpoint(run)
+        engine.save_checkpoint(run, tag="last")
+        self.assertEqual(sorted(os.listdir(run)), ["last", "last.new", "last.old", "latest"])
+        with self.assertRaisesRegex(ValueError, "nothing was saved. Give another tag"):
+            engine.save_checkpoint(run, tag=".headrace-old-last")
 
     def test_with_a_file_of_another_run_are_refused_with_both_named(self):
         run = self.folder + "/run"

@@ -22,6 +22,7 @@ from .._errors import ArgumentError, NoSuchFile
 from ..torch.offload._ranks import Ranks
 
 _LATEST = "latest"
+_OURS = ".headrace-"  # begins the names of folders that only this file makes and removes
 _NO_DATA = (pickle.PickleError, AttributeError, TypeError)  # pickle raises each of them
 
 
@@ -71,6 +72,9 @@ def save_to(directory: Any, tag: Any, ranks: Ranks, save: Callable[[pathlib.Path
     """A tag that is there is replaced once the new one is whole: at any moment one of them is, and
     folder_to_load() finds it. All ranks save; rank 0 makes and names the folders."""
     folder = pathlib.Path(directory, str(tag))
+    if folder.name.startswith(_OURS):
+        raise ArgumentError(f"the tag '{tag}' begins as the folders in which headrace replaces a "
+                            "checkpoint, which it removes; nothing was saved. Give another tag.")
     os.makedirs(folder.parent, exist_ok=True)
     new, old = _beside(folder)
     if ranks.rank == 0:
@@ -85,14 +89,17 @@ def save_to(directory: Any, tag: Any, ranks: Ranks, save: Callable[[pathlib.Path
 
 
 def _beside(folder: pathlib.Path) -> tuple:
-    return folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
+    return (folder.with_name(f"{_OURS}new-{folder.name}"),
+            folder.with_name(f"{_OURS}old-{folder.name}"))
 
 
 def _finish_replacing(folder: pathlib.Path) -> None:
+    """A new one and no checkpoint: a kill came between the two renames. Neither: it came later,
+    and the checkpoint has another name by now."""
     new, old = _beside(folder)
     if not old.is_dir():
         return
-    if not folder.exists():
+    if not folder.exists() and new.is_dir():
         os.rename(new, folder)
     shutil.rmtree(old)
 
@@ -130,6 +137,7 @@ def folder_to_load(directory: Any, tag: Optional[Any], ranks: Ranks) -> Optional
 
 
 def _tags_in(directory: Any) -> str:
-    found = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir()) \
+    found = sorted(entry.name for entry in os.scandir(directory)
+                   if entry.is_dir() and not entry.name.startswith(_OURS)) \
         if os.path.isdir(directory) else []
     return ", ".join(found[:20]) or "none"
