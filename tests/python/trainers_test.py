@@ -9,6 +9,7 @@ To run all of it: pip install transformers==5.24.0 accelerate==1.15.0 lightning=
 """
 import importlib.metadata
 import importlib.util
+import inspect
 import logging
 import os
 import pathlib
@@ -242,6 +243,17 @@ class Lightning(Trainers):
         where = place.partition("-")[2]
         self.assertNotIn("headrace.deepspeed", sys.modules)  # it would change DeepSpeed
         return headrace.lightning.Strategy(**self.options[where]) if where else "headrace"
+
+    def test_the_strategy_and_the_call_take_the_arguments_that_the_page_names(self):
+        import headrace.lightning
+        import headrace.transformers
+        page = pathlib.Path(__file__).resolve().parents[2] / "docs/python.md"
+        self.assertIn("`config`, `nvme`, `host_budget`, `blocks` and `snapshots` of `offload()`",
+                      page.read_text(encoding="utf-8"))
+        named = {"config", "nvme", "host_budget", "blocks", "snapshots"}
+        for taker, others in ((headrace.transformers.offload, {"trainer"}),
+                              (headrace.lightning.Strategy, {"of_lightning"})):
+            self.assertEqual(set(inspect.signature(taker).parameters), named | others)
 
     def test_fit(self):
         self.check(self.run_fit)
