@@ -16,7 +16,8 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 from . import _c, _library, _settings
 from ._collective import Collective, Table
 from ._errors import ArgumentError, Error, NotFound, Unsupported, WrongState
-from ._library import call, call_to_the_end, call_with, encoded, fitting, new, unbroken
+from ._library import (call, call_to_the_end, call_with, call_with_callbacks, encoded, fitting,
+                       new, unbroken)
 from ._saves import BackgroundSave, Resumed
 
 logger = logging.getLogger("headrace")
@@ -455,8 +456,9 @@ class Engine:
         return self._handle
 
     def _call(self, name: str, *arguments: Any) -> None:
+        reach = call_to_the_end if self._table is None else call_with_callbacks
         try:
-            call_to_the_end(name, self._live(), *arguments)
+            reach(name, self._live(), *arguments)
         except Error as error:
             if self._table is None or self._table.failure is None:
                 raise
