@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Sequence
 
 from . import _c
 from ._errors import ArgumentError
-from ._library import new
+from ._library import ctrl_c_let_through, new
 
 
 class Collective:
@@ -76,7 +76,8 @@ class Table:
     def _guarded(self, function: Callable[..., None]) -> Callable[..., int]:
         def call(_context: Any, _sequence: int, what: bytes, *arguments: Any) -> int:
             try:
-                function(what.decode("utf-8", "replace"), *arguments)
+                with ctrl_c_let_through():
+                    function(what.decode("utf-8", "replace"), *arguments)
             except BaseException as error:  # must not pass through C
                 self.failure = self.failure or error
                 return _c.HEADRACE_PEER_LOST

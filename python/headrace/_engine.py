@@ -16,7 +16,8 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Seque
 from . import _c, _library, _settings
 from ._collective import Collective, Table
 from ._errors import ArgumentError, Error, NotFound, Unsupported, WrongState
-from ._library import call, call_to_the_end, call_with, encoded, fitting, new, unbroken
+from ._library import (call, call_to_the_end, call_with, call_with_callbacks, encoded, fitting,
+                       new, unbroken)
 from ._saves import BackgroundSave, Resumed
 
 logger = logging.getLogger("headrace")
@@ -243,6 +244,9 @@ def _has_format(view: memoryview, dtype: int) -> bool:
 def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int, shape: tuple) -> memoryview:
     """The bytes of an array, row-major, or raw bytes, checked against what the parameter has."""
     view = _buffer_of(values, name)
+    if str(getattr(values, "dtype", "")) == "bfloat16" and dtype == _c.HEADRACE_F16:
+        raise ArgumentError(f"{name}: the values are bfloat16, and f16 is needed, whose bits mean "
+                            "other numbers. Nothing was taken. Convert them to float16.")
     if view.ndim > 1 and tuple(view.shape) != shape:
         raise ArgumentError(f"{name}: the values have the shape {tuple(view.shape)}, and the "
                             f"parameter has {shape}. Nothing was taken. Give the parameter's "
@@ -258,6 +262,14 @@ def _bytes_of(values: Any, name: str, dtype: int, size_bytes: int, shape: tuple)
         return view.cast("B")
     except TypeError:  # not row-major, or a format without a cast
         return memoryview(view.tobytes())
+
+
+def _refuse_bits_of_either(name: str, known: _Known) -> None:
+    """uint16 as a gradient is bf16, and as a weight of f16 it is f16."""
+    if known.dtype == _c.HEADRACE_F16:
+        raise ArgumentError(f"{name}: the gradient is uint16, and the parameter is f16, so its "
+                            "bits may be of f16 or of bf16; nothing was added. Give an array of "
+                            "float16, or name the dtype: dtype=\"f16\" or \"bf16\".")
 
 
 def _raw(address: int, size_bytes: int) -> ctypes.Array:
@@ -444,8 +456,9 @@ class Engine:
         return self._handle
 
     def _call(self, name: str, *arguments: Any) -> None:
+        reach = call_to_the_end if self._table is None else call_with_callbacks
         try:
-            call_to_the_end(name, self._live(), *arguments)
+            reach(name, self._live(), *arguments)
         except Error as error:
             if self._table is None or self._table.failure is None:
                 raise
@@ -686,14 +699,15 @@ class Engine:
     def add_gradient(self, name: str, gradient: Any, dtype: Optional[str] = None,
                      stream: int = 0) -> None:
         """gradient: an array of float32 or float16, or of uint16 that holds bf16. dtype: needed for
-        raw bytes only. The engine has read the gradient when the call returns.
+        raw bytes, and for uint16 if the parameter is f16. The engine has read the gradient when the
+        call returns.
         On a GPU: an array with __cuda_array_interface__, which must keep its values until `stream`,
         on which they were computed, has passed this call."""
         known = self.known(name)
         if self.gpu is not None:
             self._add_device_gradient(name, known, gradient, dtype, stream)
             return
-        kind = self._gradient_dtype(name, gradient, dtype)
+        kind = self._gradient_dtype(name, known, gradient, dtype)
         elements = known.size_bytes // _SIZES[known.dtype]
         view = _bytes_of(gradient, name, kind, elements * _SIZES[kind], known.shape)
         kept = view if not view.readonly else bytearray(view)
@@ -703,7 +717,7 @@ class Engine:
         """The same for a group that lends its gradients. Until step() has returned, leave the
         array's values as they are."""
         known = self.known(name)
-        kind = self._gradient_dtype(name, gradient, dtype)
+        kind = self._gradient_dtype(name, known, gradient, dtype)
         elements = known.size_bytes // _SIZES[known.dtype]
         view = _bytes_of(gradient, name, kind, elements * _SIZES[kind], known.shape)
         kept = view if not view.readonly else bytearray(view)
@@ -726,6 +740,8 @@ class Engine:
                                 f"the parameter has {known.shape}; nothing was added. Give the "
                                 "gradient of the whole parameter.")
         kind = dtype or _DEVICE_DTYPES.get(found["typestr"])
+        if dtype is None and found["typestr"] == "<u2":
+            _refuse_bits_of_either(name, known)
         if kind not in DTYPES:
             raise ArgumentError(f"{name}: the gradient has no known dtype ({found['typestr']}); "
                                 "nothing was added. Give float32, float16, or bf16 as uint16, or "
@@ -737,10 +753,12 @@ class Engine:
         self._call("engine_add_gradient", self.known(name).index, address, kind, stream)
 
     @staticmethod
-    def _gradient_dtype(name: str, gradient: Any, dtype: Optional[str]) -> int:
+    def _gradient_dtype(name: str, known: _Known, gradient: Any, dtype: Optional[str]) -> int:
         named = str(getattr(gradient, "dtype", "")) or _buffer_of(gradient, name).format
         found = dtype or {"float32": "f32", "float16": "f16", "uint16": "bf16", "bfloat16": "bf16",
                           "f": "f32", "e": "f16", "H": "bf16"}.get(named)
+        if dtype is None and named in ("uint16", "H"):
+            _refuse_bits_of_either(name, known)
         if found not in DTYPES:
             raise ArgumentError(f"{name}: the gradient has no known dtype ({found or named!r}); "
                                 "nothing was added. Give float32, float16, or bf16 as uint16, or "

@@ -12,7 +12,7 @@ import threading
 from typing import Any, Callable, Iterator, Optional
 
 from . import _c
-from ._errors import ArgumentError, Interrupted, error_of
+from ._errors import ArgumentError, Error, Interrupted, error_of
 
 
 def library_path() -> str:
@@ -121,10 +121,12 @@ poll = dict(_c.headrace_engine_options._fields_)["poll"](_ctrl_c_arrived)
 
 
 class KeptCtrlC:
-    """A handler that only remembers: it counts as false until Ctrl-C has come."""
+    """A handler that only remembers: it counts as false until Ctrl-C has come. before: the handler
+    that ctrl_c_let_through() puts back for a while; None: it does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Any = None) -> None:
         self.came = False
+        self.before = before
 
     def __call__(self, *_arguments: Any) -> None:
         self.came = True
@@ -154,11 +156,11 @@ def call_to_the_end(name: str, *arguments: Any) -> None:
 
 
 @contextlib.contextmanager
-def ctrl_c_kept() -> Iterator[KeptCtrlC]:
+def ctrl_c_kept(but_in_callbacks: bool = False) -> Iterator[KeptCtrlC]:
     """Keeps Ctrl-C away from the lines inside, where an exception between two of them would be lost
     or do harm. A wait inside ends early all the same, as Interrupted."""
-    kept = KeptCtrlC()
     handler = _signal.getsignal(signal.SIGINT)
+    kept = KeptCtrlC(handler if but_in_callbacks else None)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         yield kept
         return
@@ -167,6 +169,49 @@ def ctrl_c_kept() -> Iterator[KeptCtrlC]:
         yield kept
     finally:
         _signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def ctrl_c_let_through() -> Iterator[None]:
+    """In a callback, within call_with_callbacks(): the program's handler again, for what came while
+    C ran and for what comes now."""
+    kept = _signal.getsignal(signal.SIGINT)
+    if not isinstance(kept, KeptCtrlC) or kept.before is None \
+            or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        _signal.signal(signal.SIGINT, kept.before)
+        if kept:
+            kept.came = False
+            on_ctrl_c()
+        yield
+    finally:
+        _signal.signal(signal.SIGINT, kept)
+
+
+def call_with_callbacks(name: str, *arguments: Any) -> None:
+    """As call_to_the_end(), for a call in which C calls functions of Python. The handler of Ctrl-C
+    could end such a function before its first line, and C would get no result of it. So Ctrl-C is
+    kept, and each of them takes it in ctrl_c_let_through()."""
+    if isinstance(_signal.getsignal(signal.SIGINT), KeptCtrlC):
+        call_to_the_end(name, *arguments)  # within unbroken(), which calls the handler afterwards
+        return
+    while True:
+        interrupted = False
+        try:
+            with ctrl_c_kept(but_in_callbacks=True) as kept:
+                call(name, *arguments)
+        except Interrupted:
+            interrupted = True
+        except Error:
+            if kept:
+                on_ctrl_c()
+            raise
+        if kept or interrupted:
+            on_ctrl_c()
+        if not interrupted:
+            return
 
 
 def unbroken(work: Callable[[], Any]) -> Any:

@@ -314,7 +314,8 @@ class Training(Engines):
     def test_takes_a_programs_optimizer_with_its_groups_and_schedule(self):
         model = model_of()
         parameters = list(model.parameters())
-        groups = [{"params": parameters[:2], "weight_decay": 0.1}, {"params": parameters[2:]}]
+        groups = [{"params": parameters[:2], "weight_decay": 0.1},
+                  {"params": parameters[2:], "name": "of the program"}]
         given = torch.optim.AdamW(groups, lr=1e-2)
         rate = torch.optim.lr_scheduler.LambdaLR(given, lambda step: 1 / (1 + step))
         engine, optimizer, loader, schedule = headrace.deepspeed.initialize(
@@ -693,6 +694,14 @@ class WhatCannotBe(Engines):
                      optimizer=torch.optim.RMSprop(parameter))
         self.refused(NotImplementedError, "amsgrad", config=self.config(),
                      optimizer=torch.optim.AdamW(parameter, amsgrad=True))
+        for module in ("bitsandbytes.optim.adamw", "torch.optimum", __name__):  # of other steps
+            foreign = type("AdamW", (torch.optim.AdamW,), {"__module__": module})
+            self.refused(NotImplementedError, f"is {module}.AdamW, which may compute otherwise",
+                         config=self.config(), optimizer=foreign(parameter))
+        newer = torch.optim.AdamW(parameter)  # as a torch whose rule has another option
+        newer.defaults["cautious"] = newer.param_groups[0]["cautious"] = True
+        self.refused(NotImplementedError, "has cautious=True, which headrace's rule does not know",
+                     config=self.config(), optimizer=newer)
         stepped = torch.optim.AdamW(parameter)
         parameter[0].grad = torch.ones(2)
         stepped.step()

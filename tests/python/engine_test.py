@@ -250,6 +250,40 @@ class Values(unittest.TestCase):
             halves = np.asarray(engine.store("g.h")).view(np.float16)
             self.assertEqual(halves.tolist(), values.tolist())
 
+    def test_uint16_as_a_gradient_of_f16_needs_a_dtype(self):
+        """As weights, its bits are of f16, and as a gradient of others, of bf16."""
+        lent = headrace.Engine()
+        for engine, give in ((headrace.Engine(), "add_gradient"), (lent, "lend_gradient")):
+            with engine:
+                group = engine.add_group("g", {"w": ((2,), "f16"), "b": ((2,), "bf16")})
+                if engine is lent:
+                    engine.expect_lent_gradients(group)
+                engine.freeze()
+                group.load({"w": bytes(4), "b": bytes(4)})
+                bits = array.array("H", [0x3c00, 0xc000])  # of f16: 1, -2
+                for values in (bits,) if np is None else (bits, np.asarray(bits)):
+                    with self.assertRaisesRegex(ValueError, 'may be of f16 or of bf16.*"f16"'):
+                        getattr(engine, give)("g.w", values)
+                getattr(engine, give)("g.w", bits, "f16")
+                getattr(engine, give)("g.b", array.array("H", [0x3f80, 0xc000]))
+                self.assertEqual(engine.step(0.1).gradient_norm, 10 ** 0.5)
+
+    @unittest.skipIf(np is None, "numpy is not installed")
+    def test_bfloat16_is_no_f16(self):
+        class Array(np.ndarray):
+            """As ml_dtypes' bf16: a dtype of this name, and no format of buffers."""
+            dtype = "bfloat16"
+
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((2,), "f16")})
+            engine.freeze()
+            values = np.zeros(2, np.uint16).view(Array)
+            with self.assertRaisesRegex(ValueError, "values are bfloat16, and f16 is needed"):
+                group.load({"w": values})
+            group.load({"w": bytes(4)})
+            with self.assertRaisesRegex(ValueError, "values are bfloat16, and f16 is needed"):
+                engine.add_gradient("g.w", values, "f16")
+
     def test_values_that_do_not_fit_are_refused(self):
         engine, group = vector_engine()
         with engine:

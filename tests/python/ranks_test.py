@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """headrace.Engine on several ranks over Gloo: ranks_test.py FOLDER [TEST...]."""
+import ctypes
+import functools
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 try:
@@ -18,6 +22,7 @@ except ImportError as error:
 
 import headrace
 import headrace.torch
+from headrace import _library
 
 MICRO_BATCHES = 8
 GROUPS = {"first": {"w": ((300, 500), "bf16"), "b": ((500,), "f32")},
@@ -89,6 +94,24 @@ def start(folder, rank, ranks, what, more):
              json.dumps(more)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env=dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"))
+
+
+class Mirror(headrace.Collective):
+    """A second rank that gives what this one does."""
+    rank, world_size = 0, 2
+
+    def __init__(self):
+        self.calls, self.press, self.why = 0, False, None
+
+    def all_to_all_v(self, what, give, take):
+        if self.press:
+            self.press = False
+            signal.raise_signal(signal.SIGINT)
+        self.calls += 1
+        take[1][:] = give[1]
+
+    def abort(self, why):
+        self.why = why
 
 
 class Ranks(unittest.TestCase):
@@ -164,6 +187,49 @@ class Ranks(unittest.TestCase):
         self.assertEqual(broken.why, "OSError: the cable is out")
         engine.close()
 
+    def test_of_ctrl_c_before_a_callback_begins_end_with_it(self):
+        """ctypes converts the last argument by a function of C that has Ctrl-C come, so that the
+        collective is the first to run Python."""
+        press = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int)(
+            ("PyErr_SetInterruptEx", ctypes.pythonapi))
+        pressing = types.SimpleNamespace(from_param=functools.partial(press, signal.SIGINT))
+        mirror = Mirror()
+        engine = headrace.Engine(collective=mirror)
+        engine.add_group("g", {"w": ((8,), "f32")})
+        engine.freeze()
+        self.assertEqual(engine.exchange(b"one"), [b"one", b"one"])
+        function, calls = _library.lib.headrace_engine_exchange, mirror.calls
+        kinds = function.argtypes
+        self.addCleanup(setattr, function, "argtypes", kinds)
+        function.argtypes = [*kinds[:-1], pressing]
+        with self.assertRaises(KeyboardInterrupt):
+            engine.exchange(b"two")
+        function.argtypes = kinds
+        self.assertEqual(mirror.calls, calls)
+        self.assertEqual(mirror.why, "KeyboardInterrupt: ")
+        with self.assertRaises(KeyboardInterrupt):  # the cause of its end
+            engine.step()
+        self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
+        engine.close()
+
+    def test_let_ctrl_c_through_in_a_collective(self):
+        for comes_back in (False, True):  # from the handler
+            mirror, seen = Mirror(), []
+            engine = headrace.Engine(collective=mirror)
+            engine.add_group("g", {"w": ((8,), "f32")})
+            engine.freeze()
+            mirror.press = True
+            if comes_back:
+                before = signal.signal(signal.SIGINT, lambda *_: seen.append(mirror.calls))
+                self.addCleanup(signal.signal, signal.SIGINT, before)
+                self.assertEqual(engine.exchange(b"one"), [b"one", b"one"])
+                self.assertEqual(len(seen), 1)
+            else:
+                with self.assertRaises(KeyboardInterrupt):
+                    engine.exchange(b"one")
+                self.assertEqual(mirror.why, "KeyboardInterrupt: ")
+            engine.close()
+
     def test_exchange_with_nobody(self):
         with headrace.Engine() as engine:
             engine.add_group("g", {"w": ((8,), "f32")})
@@ -180,5 +246,7 @@ if __name__ == "__main__":
         rank_main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5],
                   json.loads(sys.argv[6]))
         sys.exit(0)
+    # A shell that runs this in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     FOLDER = sys.argv.pop(1)
     unittest.main()

@@ -513,6 +513,32 @@ class Groups(Case):
                 self.adamw(views, nvme=nvme).step()
         self.assertEqual(memory.tolist(), [0.0] * 6)
 
+    def test_that_are_strided_may_share_a_range_and_no_element(self):
+        def slices(count, more=0):
+            memory = torch.arange(24.0, device=DEVICE).reshape(4, 6)
+            return [torch.nn.Parameter(one) for one in (
+                memory[:, :2], memory[:, 2:5 + more], memory[2:, 5:].t(), memory[0, 5])][:count]
+
+        shared = torch.randn(3, 5, device=DEVICE)
+        for nvme in (None, self.folder.name):
+            for views, names in (([shared, shared.t()], "'0_0' and '0_1'"),
+                                 ([shared[:, 1:3], shared[1]], "'0_0' and '0_1'"),
+                                 (slices(3, 1), "'0_1' and '0_2'"), (slices(4, 1), "'0_1' and")):
+                views = [torch.nn.Parameter(one.detach()) for one in views]
+                for view in views:
+                    view.grad = torch.ones_like(view)
+                before = [view.detach().clone() for view in views]
+                with self.assertRaisesRegex(ValueError, f"{names}.* share memory"):
+                    self.adamw(views, nvme=nvme).step()
+                self.assert_same([view.detach() for view in views], before)
+            apart = slices(4)
+            alone = [torch.nn.Parameter(one.detach().clone()) for one in apart]
+            for parameters in (apart, alone):
+                for parameter in parameters:
+                    parameter.grad = torch.ones_like(parameter)
+                self.adamw(parameters, nvme=nvme).step()
+            self.assert_same([one.detach() for one in apart], [one.detach() for one in alone])
+
 
 class Writes(Case):
     def test_between_steps_are_trained_on(self):

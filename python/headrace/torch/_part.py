@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Iterable, Mapping, NamedTuple, Optional
+import math
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 import torch
 
@@ -61,18 +62,82 @@ def check(parameter: torch.Tensor, name: str) -> None:
 
 def check_apart(entries: Iterable[Entry]) -> None:
     """Raises ArgumentError for parameters with common elements: each has state of its own."""
-    ends: dict = {}
-    ranges = sorted(((str(entry.values.device), entry.values.data_ptr(), entry)
-                     for entry in entries if entry.values.is_contiguous()),
-                    key=lambda place: place[:2])
-    for device, first, entry in ranges:
-        end, other = ends.get(device, (0, None))
-        if first < end:
-            raise ArgumentError(f"parameters '{other.name}' and '{entry.name}' share memory, and "
+    for spans in _overlapping(map(_span_of, entries)):
+        common = _with_common_elements(spans)
+        if common is not None:
+            one, other = common
+            raise ArgumentError(f"parameters '{one.name}' and '{other.name}' share memory, and "
                                 "each would be kept and updated by itself; nothing was updated. "
                                 "Give the tensor that both are views of, or one of them memory "
                                 "of its own, with clone().")
-        ends[device] = (first + entry.values.nbytes, entry)
+
+
+class _Span(NamedTuple):
+    """Where a parameter lies: runs of bytes without gaps, which are repeated at steps."""
+
+    device: str
+    first: int
+    end: int
+    run_bytes: int
+    repeats: list  # (how often, step in bytes)
+    name: str
+
+
+def _span_of(entry: Entry) -> _Span:
+    values = entry.values
+    run = values.element_size()
+    repeats: list = []
+    for stride, size in sorted(zip(values.stride(), values.shape)):
+        step = stride * values.element_size()
+        if step == run and not repeats:
+            run *= size
+        elif size > 1 and step > 0:
+            repeats.append((size, step))
+    first = values.data_ptr()
+    end = first + run + sum((size - 1) * step for size, step in repeats)
+    return _Span(str(values.device), first, end if values.numel() > 0 else first, run, repeats,
+                 entry.name)
+
+
+def _overlapping(spans: Iterable[_Span]) -> Iterator[list]:
+    """Each of several spans that overlap, by themselves or through others."""
+    together: list = []
+    for span in sorted((one for one in spans if one.first < one.end), key=lambda one: one[:2]):
+        if together and (span.device != together[0].device
+                         or span.first >= max(one.end for one in together)):
+            if len(together) > 1:
+                yield together
+            together = []
+        together.append(span)
+    if len(together) > 1:
+        yield together
+
+
+def _with_common_elements(spans: list) -> Optional[tuple]:
+    """Two of them, or None: slices of one tensor may be interleaved. Marks the bytes of each, where
+    one mark is for as many as all runs and steps are multiples of."""
+    dense = [span for span in spans if not span.repeats]
+    for one, other in zip(dense, dense[1:]):
+        if other.first < one.end:
+            return one, other
+    base = spans[0].first
+    unit_bytes = math.gcd(*(size for one in spans for size in (
+        one.first - base, one.run_bytes, *(step for _, step in one.repeats))))
+    taken = torch.zeros((max(one.end for one in spans) - base) // unit_bytes, dtype=torch.bool,
+                        device="cpu")
+
+    def units_of(span: _Span) -> torch.Tensor:
+        return taken.as_strided([*(size for size, _ in span.repeats), span.run_bytes // unit_bytes],
+                                [*(step // unit_bytes for _, step in span.repeats), 1],
+                                (span.first - base) // unit_bytes)
+
+    for at, span in enumerate(spans):
+        if units_of(span).any():
+            taken.zero_()
+            units_of(span).fill_(True)
+            return next(one for one in spans[:at] if units_of(one).any()), span
+        units_of(span).fill_(True)
+    return None
 
 
 def row_major(tensor: torch.Tensor) -> torch.Tensor:

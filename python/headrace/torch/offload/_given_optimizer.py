@@ -9,10 +9,12 @@ import torch
 from ..._errors import ArgumentError, Unsupported
 from . import _private
 
-# By the name of a class of torch's or DeepSpeed's, headrace's rule.
+# By the name of a class of torch's, DeepSpeed's or its own, headrace's rule.
 _RULES = {"AdamW": "AdamW", "Adam": "Adam", "Adagrad": "Adagrad", "SGD": "SGD", "Lion": "Lion",
           "FusedAdam": "Adam", "FusedLion": "Lion", "DeepSpeedCPUAdam": "Adam",
           "DeepSpeedCPUAdagrad": "Adagrad", "DeepSpeedCPULion": "Lion"}
+# Others have classes of these names too, which compute something else, such as 8-bit moments.
+_HOMES = ("torch.optim", "deepspeed.ops", "headrace")
 _OPTIONS = {"lr", "betas", "eps", "weight_decay", "maximize", "momentum", "dampening", "nesterov",
             "lr_decay"}
 # What only says how torch computes, and what every rule here does.
@@ -28,6 +30,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> tuple[str, list]:
         raise Unsupported(f"the optimizer is a {kind}, and headrace has "
                           f"{', '.join(sorted(set(_RULES.values())))}; the model is as it was. "
                           "Give one of them, or name it in config's optimizer.")
+    _refuse_foreign(type(optimizer))
     if _has_made_a_step(optimizer):
         raise ArgumentError(f"the {kind} has made a step already, and its state would be lost; "
                             "the model is as it was. Give initialize() a new one.")
@@ -40,7 +43,16 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> tuple[str, list]:
                           "the model is as it was. Give all of them the same.")
     if rule == "Adam" and True in decoupled:
         rule = "AdamW"
-    return rule, [_of_group(group, kind) for group in optimizer.param_groups]
+    return rule, [_of_group(group, optimizer) for group in optimizer.param_groups]
+
+
+def _refuse_foreign(kind: type) -> None:
+    """A class of the program's own that is derived from torch's has another module, and may have
+    another step()."""
+    if not any(f"{kind.__module__}.".startswith(f"{home}.") for home in _HOMES):
+        raise Unsupported(f"the optimizer is {kind.__module__}.{kind.__qualname__}, which may "
+                          f"compute otherwise than headrace's {_RULES[kind.__name__]}; the model "
+                          "is as it was. Give the class of torch.optim or headrace.torch.")
 
 
 def _has_made_a_step(optimizer: torch.optim.Optimizer) -> bool:
@@ -59,14 +71,23 @@ def share_groups(given: torch.optim.Optimizer, made: torch.optim.Optimizer) -> N
     made.register_step_post_hook(lambda *_: _private.note_step(given))
 
 
-def _of_group(group: dict, kind: str) -> dict:
-    other = [f"{key}={value!r}" for key, value in group.items()
-             if key not in _OPTIONS | _WITHOUT_EFFECT and value != _AS_HERE.get(key, value)]
+def _of_group(group: dict, optimizer: torch.optim.Optimizer) -> dict:
+    other = [f"{key}={value!r}" for key, value in group.items() if _matters(key, value, optimizer)]
     if other:
-        raise Unsupported(f"the {kind} has {', '.join(other)}, which headrace's rule does not "
-                          "know; the model is as it was. Leave it out.")
+        raise Unsupported(f"the {type(optimizer).__name__} has {', '.join(other)}, which "
+                          "headrace's rule does not know; the model is as it was. Leave it out.")
     return {"params": list(group["params"]),
             **{key: value for key, value in group.items() if key in _OPTIONS}}
+
+
+def _matters(key: str, value: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether step() may read it, and would do what no rule here does. What is not among the
+    defaults, a schedule or the program wrote into the group for itself."""
+    if key in _OPTIONS | _WITHOUT_EFFECT:
+        return False
+    if key in _AS_HERE:
+        return bool(value != _AS_HERE[key])
+    return key in optimizer.defaults
 
 
 def of_parameters(model: torch.nn.Module, given: Optional[Iterable[Any]]) -> Optional[list]:
