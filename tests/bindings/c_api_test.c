@@ -802,6 +802,12 @@ static void accumulates_on_the_host(void) {
   EXPECT(sum[0] == 3 && sum[2] == 7);
   work.sum_dtype = 5;
   EXPECT_CODE(headrace_accumulate(&work, &error), HEADRACE_INVALID_ARGUMENT);
+  work.sum_dtype = HEADRACE_U8; /* no numbers */
+  EXPECT_CODE(headrace_accumulate(&work, &error), HEADRACE_INVALID_ARGUMENT);
+  work.sum_dtype = HEADRACE_F32;
+  work.source_dtype = HEADRACE_U8;
+  EXPECT_CODE(headrace_accumulate(&work, &error), HEADRACE_INVALID_ARGUMENT);
+  EXPECT(sum[0] == 3 && sum[2] == 7);
 }
 
 /* ---- interrupt ---- */

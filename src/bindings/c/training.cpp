@@ -36,6 +36,8 @@ void accumulate(const headrace_accumulation* given) {
   const Accumulation work = from_c(taken(given, headrace_accumulation{}, "work"));
   require(work.source, "work.source");
   require(work.sum, "work.sum");
+  if (work.source_dtype == DType::kU8 || work.sum_dtype == DType::kU8)
+    refuse("dtype U8 holds bytes, which are not added up; give F32, BF16 or F16");
   kernels::accumulate_on_host(work);
 }
 
