@@ -164,8 +164,15 @@ void File::sync() {
   if (::fsync(fd_.get()) != 0) refuse("sync", errno);
 }
 
-std::string text_in(const File& file) {
-  std::string text(file.size_bytes(), '\0');
+std::string text_in(const File& file, std::uint64_t most_bytes) {
+  const std::uint64_t bytes = file.size_bytes();
+  if (bytes > most_bytes) {
+    throw Error(Code::kCorrupt, file.path() + " has " + base::format_bytes(bytes) +
+                                    ", and no such file has more than " +
+                                    base::format_bytes(most_bytes) +
+                                    "; it was not read. Name another checkpoint or model.");
+  }
+  std::string text(bytes, '\0');
   file.read(std::as_writable_bytes(std::span(text)), 0);
   return text;
 }
@@ -191,13 +198,24 @@ bool is_being_saved(const std::string& temporary) {
 }
 
 namespace {
+// In a folder while it is written, so that no folder of somebody else's is taken for one.
+constexpr const char* kUnfinishedName = ".unfinished";
+
+// Whether the open folder is the one of that name, and not one that was removed.
+bool has_name(int folder, const std::string& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(folder, &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
 // What a save or a conversion writes to its folder.
 bool is_of_a_save(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   if (entry.is_directory()) return name == "zero";
   for (const char* const end : {".safetensors", ".json", ".bin", ".pt"})
     if (name.ends_with(end)) return true;
-  return name.starts_with("token.") || name.starts_with("checksums.") ||
+  return name == kUnfinishedName || name.starts_with("token.") || name.starts_with("checksums.") ||
          name.starts_with("written.") || name.starts_with("failed.");
 }
 }  // namespace
@@ -216,24 +234,40 @@ NewFolder::NewFolder(const std::string& directory, const Caller& caller)
     throw Error(Code::kInvalidArgument,
                 call + directory_ + " exists; nothing was written. Name a new folder.");
   }
-  // A lock that nobody holds: its save is dead.
-  if (const base::UniqueFd old = open_folder(path_); old) {
-    if (!lock(old.get())) {
-      throw Error(Code::kWrongState, call + "another save is writing " + path_ +
-                                         "; nothing was written. Name another folder.");
-    }
-    for (const auto& entry : fs::directory_iterator(path_, ignored)) {
-      if (is_of_a_save(entry)) continue;
-      throw Error(Code::kInvalidArgument,
-                  call + path_ + " has " + base::quoted_name(entry.path().filename().string()) +
-                      ", which no save has written; nothing was removed or written. Move it, or "
-                      "name another folder.");
-    }
-    fs::remove_all(path_, ignored);
+  remove_dead();
+  if (::mkdir(path_.c_str(), 0777) != 0) {
+    if (errno == EEXIST) refuse_another_save();
+    refuse("create " + path_, errno);
   }
-  if (::mkdir(path_.c_str(), 0777) != 0) refuse("create " + path_, errno);
   fd_ = open_folder(path_);
-  if (!fd_ || !lock(fd_.get())) refuse("lock " + path_, errno);
+  if (!fd_) refuse("open " + path_, errno);
+  // Another save may have taken the new folder for a dead one before this lock.
+  if (!lock(fd_.get()) || !has_name(fd_.get(), path_)) refuse_another_save();
+  write_file(path_ + "/" + kUnfinishedName, {}, caller_);
+}
+
+// A folder whose lock nobody holds: its save is dead.
+void NewFolder::remove_dead() {
+  const base::UniqueFd old = open_folder(path_);
+  if (!old) return;
+  // The lock's holder before may have removed the folder.
+  if (!lock(old.get()) || !has_name(old.get(), path_)) refuse_another_save();
+  std::error_code ignored;
+  const bool marked = is_there(path_ + "/" + kUnfinishedName);
+  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+    if (marked && is_of_a_save(entry)) continue;
+    throw Error(Code::kInvalidArgument,
+                std::string(caller_.call) + ": " + path_ + " has " +
+                    base::quoted_name(entry.path().filename().string()) +
+                    ", which no save has written; nothing was removed or written. Move it, or "
+                    "name another folder.");
+  }
+  fs::remove_all(path_, ignored);
+}
+
+void NewFolder::refuse_another_save() const {
+  throw Error(Code::kWrongState, std::string(caller_.call) + ": another save is writing " + path_ +
+                                     "; nothing was written. Name another folder.");
 }
 
 void NewFolder::refuse(const std::string& what, int error) const {
@@ -251,6 +285,7 @@ void NewFolder::finish() {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, directory_.c_str(), RENAME_NOREPLACE) != 0)
     refuse("rename " + path_ + " to " + directory_, errno);
   finished_ = true;
+  (void)::unlink((directory_ + "/" + kUnfinishedName).c_str());  // no harm if it stays
   if (const int error = base::sync_folder(base::folder_above(directory_)); error != 0) {
     fail(std::string(caller_.call) + ": cannot sync the folder above " + directory_, error,
          "the checkpoint is there, but a power failure may lose it");
@@ -261,14 +296,14 @@ void name_latest(const std::string& directory, const std::string& file, const st
                  const Caller& caller) {
   const std::string path = without_slashes(directory), folder = base::folder_above(path);
   const std::string latest = folder + "/" + file, temporary = latest + ".tmp";
+  const std::string follows =
+      "the checkpoint " + path + " is there, and " + file + " names the one before";
   std::error_code ignored;
   fs::remove(temporary, ignored);
-  write_file(temporary, std::as_bytes(std::span(text)), caller);
+  write_file(temporary, std::as_bytes(std::span(text)), {caller.call, follows.c_str()});
   int error = ::rename(temporary.c_str(), latest.c_str()) == 0 ? 0 : errno;
   if (error == 0) error = base::sync_folder(folder);
-  if (error != 0)
-    fail(std::string(caller.call) + ": cannot write " + latest, error,
-         "the checkpoint " + path + " is there, and " + file + " names the one before");
+  if (error != 0) fail(std::string(caller.call) + ": cannot write " + latest, error, follows);
 }
 
 void name_latest(const std::string& directory) {
@@ -281,7 +316,7 @@ std::string folder_of(const std::string& directory) {
   const std::string latest = directory + "/" + kLatestName;
   if (fs::exists(directory + "/manifest.json", ignored) || !fs::exists(latest, ignored))
     return directory;
-  std::string name = text_in(File::open(latest));
+  std::string name = text_in(File::open(latest), 4096);
   if (name.ends_with('\n')) name.pop_back();
   if (!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos)
     return directory + "/" + name;

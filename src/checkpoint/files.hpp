@@ -51,7 +51,8 @@ class File {
   base::UniqueFd fd_;
   base::UniqueFd direct_;  // with O_DIRECT; none for a small file
 };
-std::string text_in(const File& file);
+// Throws kCorrupt if the file has more than `most_bytes`.
+std::string text_in(const File& file, std::uint64_t most_bytes = std::uint64_t{1} << 30);
 // A new file with these bytes, synced.
 void write_file(const std::string& path, std::span<const std::byte> bytes,
                 const Caller& caller = kSaving);
@@ -89,7 +90,9 @@ class NewFolder {
   void finish();
 
  private:
+  void remove_dead();
   [[noreturn]] void refuse(const std::string& what, int error) const;
+  [[noreturn]] void refuse_another_save() const;
   Caller caller_;
   std::string directory_, path_;
   base::UniqueFd fd_;

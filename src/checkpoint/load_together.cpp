@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/load_together.hpp"
 
-#include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,23 +26,20 @@ void refuse_different(const std::vector<Words>& all, const char* call, const std
   }
 }
 
-// A store keeps frozen tiles once: of a committed step they cannot be written again.
-void refuse_stored_frozen(const Engine& engine, const char* call, const std::string& path) {
-  if (!engine.resumed() && engine.durable_step() == 0) return;
-  std::map<std::pair<std::uint32_t, DType>, std::optional<ParameterId>> frozen;  // by section
-  for (std::uint32_t i = 0; i < engine.parameter_count(); ++i) {
-    const ParameterSpec& spec = engine.spec({i});
-    auto& section = frozen.try_emplace({engine.group_of({i}).index, spec.dtype}, i).first->second;
-    if (!spec.frozen) section.reset();
-  }
-  for (const auto& [section, id] : frozen) {
-    if (!id) continue;
-    throw Error(Code::kWrongState, std::string(call) + " of " + path +
-                                       ": the store of this engine has a committed step with the "
-                                       "frozen " +
-                                       base::quoted_name(engine.full_name(*id)) +
-                                       ", which is not written twice; nothing was changed. Use "
-                                       "another headrace.store.");
+// A store keeps frozen tiles once: those of a committed step cannot be written again.
+void refuse_stored_frozen(const Engine& engine, const engine::Running& running, const char* call,
+                          const std::string& path) {
+  for (const partition::Section& section : running.partition.sections) {
+    for (std::uint32_t t = 0; t < section.tiles; ++t) {
+      if (running.places->may_be_written(section.first_tile + t)) continue;
+      const ParameterId id{section.parameters.front()};
+      throw Error(Code::kWrongState, std::string(call) + " of " + path +
+                                         ": the store of this engine has a committed step with "
+                                         "the frozen " +
+                                         base::quoted_name(engine.full_name(id)) +
+                                         ", which is not written twice; nothing was changed. Use "
+                                         "another headrace.store.");
+    }
   }
 }
 }  // namespace
@@ -58,7 +53,7 @@ void load_together(Engine& engine, ranks::RankCall::Kind kind, const char* call,
   ranks::Meeting<Words> meeting(running.ranks, call);
   bool taking = false;
   try {
-    refuse_stored_frozen(engine, call, path);
+    refuse_stored_frozen(engine, running, call, path);
     const NewValues values = prepare(running);
     refuse_different(meeting.meet({values.identity}), call, path);
     taking = true;

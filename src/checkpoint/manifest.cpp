@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "headrace-checkpoint";
 constexpr std::uint64_t kVersion = 2;
 constexpr const char* kName = kManifestName;
-constexpr std::uint64_t kMostElements = std::uint64_t{1} << 48;
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 48, kMostSteps = kMostElements;
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
 
 // A value with its place. Every access names that place where the value is not what it has to be,
@@ -110,6 +110,7 @@ std::vector<SavedParameter> parameters_of(const Field& field) {
   for (const Field& one : field.elements()) {
     SavedParameter parameter{
         one["name"].text(), one["dtype"].text(), {}, one["frozen"].flag(), one["step"].count()};
+    if (parameter.step > kMostSteps) one["step"].wrong("is above 2^48");
     std::uint64_t elements = 1;
     for (const Field& size : one["shape"].elements()) {
       parameter.shape.push_back(size.size());

@@ -38,9 +38,10 @@ void ModelTensors::add_all(const std::string& file) {
 }
 
 void ModelTensors::add_indexed() {
+  constexpr std::uint64_t kMostIndexBytes = std::uint64_t{256} << 20;
   const File file = File::open(path_ + "/" + kIndex, {call_, "nothing was changed"});
   try {
-    for (const auto& [name, in] : parse_weight_map(text_in(file))) {
+    for (const auto& [name, in] : parse_weight_map(text_in(file, kMostIndexBytes))) {
       if (in.empty() || in.find('/') != std::string::npos || in == "." || in == "..")
         throw SafetensorsFault{"it names no file of this folder for " + base::quoted_name(name)};
       add(name, in);

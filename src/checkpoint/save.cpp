@@ -205,16 +205,20 @@ void Save::finish() {
 void save_checkpoint(Engine& engine, const std::string& directory, const SaveOptions& options) {
   engine::Running& running = engine::core_of(engine).ready(kSaveCall);
   const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kSaveCheckpoint);
-  check_save(kSaveCall, engine, options);
-  Save save(kSaveCall, engine, directory, options);
-  save.meeting().run([&] {
-    save.begin();
-    save.write([&](const engine::RangeSink& sink) { running.all_values->store(kSaveCall, sink); });
-    save.meeting().meet({});
-    save.sum_shared_chunks();
-    save.meeting().meet({});
-    save.finish();
-    save.meeting().meet({});
+  std::optional<Save> save;
+  // What one rank refuses here, the others learn where they meet first.
+  ranks::Meeting<SaveWords>(running.ranks, kSaveCall).run([&] {
+    check_save(kSaveCall, engine, options);
+    save.emplace(kSaveCall, engine, directory, options);
+  });
+  save->meeting().run([&] {
+    save->begin();
+    save->write([&](const engine::RangeSink& sink) { running.all_values->store(kSaveCall, sink); });
+    save->meeting().meet({});
+    save->sum_shared_chunks();
+    save->meeting().meet({});
+    save->finish();
+    save->meeting().meet({});
   });
 }
 }  // namespace headrace

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -92,7 +93,7 @@ std::exception_ptr with_call(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const Error& known) {
     const std::string text = known.what();
-    if (text.starts_with(kBackgroundCall)) return error;
+    if (text.starts_with("save_checkpoint")) return error;  // they say what follows
     return std::make_exception_ptr(
         Error(known.code(), std::string(kBackgroundCall) + ": " + text + " No checkpoint was made.",
               known.sys_errno()));
@@ -160,6 +161,7 @@ class BackgroundWork {
   void wait_for_notes(std::string (*name)(std::uint32_t), std::uint32_t first_rank) const;
   void wait_for_name() const;
   void tell_others() const noexcept;
+  void remove_half_note() const noexcept;
 
   EngineCore& core_;
   engine::Running& running_;
@@ -213,17 +215,21 @@ bool BackgroundWork::hurries() const noexcept {
 }
 
 void BackgroundWork::throw_if_ended() const {
-  if (!core_.ended()) return;
-  fail(Code::kFailed,
-       "the engine has failed or was interrupted; no checkpoint was made. Continue from the "
-       "checkpoint before.");
+  constexpr const char* kFollows = "; no checkpoint was made. Continue from the checkpoint before.";
+  if (core_.ended())
+    fail(Code::kFailed, std::string("the engine has failed or was interrupted") + kFollows);
+  if (core_.ranks_ended())
+    fail(Code::kPeerLost, std::string("the collective of the ranks has ended") + kFollows);
 }
 
 void BackgroundWork::throw_failure_of_others() const {
   for (std::uint32_t r = 0; r < save_->ranks(); ++r) {
     const std::string path = save_->path_of(name_of_failed(r));
     if (r == save_->rank() || !is_there(path)) continue;
-    fail(Code::kFailed, "rank " + std::to_string(r) + ": " + text_in(File::open(path)));
+    const std::string cause = text_in(File::open(path));
+    fail(Code::kFailed, "rank " + std::to_string(r) + ": " +
+                            (cause.empty() ? "its log has the cause" : cause) +
+                            "; no checkpoint was made");
   }
 }
 
@@ -260,12 +266,21 @@ void BackgroundWork::tell_others() const noexcept {
   } catch (const std::exception& cause) {
     core_.log()(LogLevel::kError, cause.what());
     if (save_->rank() == 0) return;
-    try {
-      save_->leave_note(name_of_failed(save_->rank()), cause.what());
-    } catch (const std::exception&) {
-      // The folder cannot be written: the others wait until their engine ends.
+    // On a full disk, there is room for a name at least. If the folder cannot be written at all,
+    // the others wait until their engine ends.
+    for (const char* const text : {cause.what(), ""}) {
+      try {
+        return save_->leave_note(name_of_failed(save_->rank()), text);
+      } catch (const std::exception&) {
+        remove_half_note();
+      }
     }
   }
+}
+
+void BackgroundWork::remove_half_note() const noexcept {
+  std::error_code ignored;
+  std::filesystem::remove(save_->path_of(name_of_failed(save_->rank())) + ".half", ignored);
 }
 
 void require_background_saves(const Settings& settings) {
@@ -303,8 +318,15 @@ void agree_to_save(Engine& engine, engine::Running& running, const SaveOptions& 
 std::unique_ptr<Save> begun_save(Engine& engine, engine::Running& running,
                                  const std::string& directory, const SaveOptions& options) {
   const auto together = running.gradients->begin_together(ranks::RankCall::Kind::kSaveInBackground);
-  auto save = std::make_unique<Save>(kBackgroundCall, engine, directory, options,
-                                     memory_of(running).buffers);
+  std::unique_ptr<Save> save;
+  // Absolute: the program may change its directory meanwhile. What one rank refuses here, the
+  // others learn where they meet first.
+  ranks::Meeting<SaveWords>(running.ranks, kBackgroundCall).run([&] {
+    const std::string path =
+        directory.empty() ? directory : std::filesystem::absolute(directory).string();
+    save =
+        std::make_unique<Save>(kBackgroundCall, engine, path, options, memory_of(running).buffers);
+  });
   save->meeting().run([&] { save->begin(); });
   return save;
 }

@@ -47,6 +47,8 @@ class EngineCore {
   const LogSink& log() const noexcept { return inputs_.log; }
   // Whether only close() works. Any thread.
   bool ended() const noexcept { return failure_.ended(); }
+  // Whether the collective has failed or was ended. Any thread.
+  bool ranks_ended() const noexcept { return inputs_.collective->ended(); }
   const PlanReport& plan() const;
   Stats stats() const;
   Trace take_trace();

@@ -15,10 +15,11 @@ void Values::load(ParameterId id, Content content, const Source& source) {
   contents_.require(id, content, "load");
   content = contents_.kept_as(id, content);
   finish_step("load");
+  const auto tiles = p_.partition.tiles_with(p_.partition.parameters[id.index]);
+  for (std::uint32_t t = tiles.first; t < tiles.end; ++t) p_.tiles.refuse_another_write(t);
   p_.calls.run([&] { return p_.gather_slots.forget(group); });
   if (content == Content::kWeight || content == Content::kMaster)
     ++p_.counts.weight_changes[group.index];
-  const auto tiles = p_.partition.tiles_with(p_.partition.parameters[id.index]);
   std::uint64_t replaced = 0;
   try {
     for (std::uint32_t t = tiles.first; t < tiles.end; ++t) {

@@ -63,6 +63,11 @@ void Values::load_with(GroupId group, const WriteParameter& write) {
   require_lent(group, "load");
   p_.leases.refuse_any_in_slot("load");
   finish_step("load");
+  for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
+    const partition::Section& section = p_.partition.sections[s];
+    for (std::uint32_t t = 0; t < section.tiles; ++t)
+      p_.tiles.refuse_another_write(section.first_tile + t);
+  }
   const bool in_place = p_.plan.group_in_place[group.index];
   std::optional<std::uint32_t> slot;
   p_.calls.run([&]() -> async::Task<> {

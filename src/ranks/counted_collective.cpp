@@ -47,9 +47,9 @@ void CountedCollective::tell_of_failure(const char* name, CollectiveTag tag) noe
   } catch (...) {
     why += "an exception of no known type";
   }
-  counted_->abort(why);
+  abort(why);
 } catch (const std::bad_alloc&) {  // the peers learn that something failed, not what
-  counted_->abort("a call failed on this rank");
+  abort("a call failed on this rank");
 }
 
 CountedCollective::Sent CountedCollective::sent_of(

@@ -33,7 +33,12 @@ class CountedCollective final : public Collective {
                     std::span<const DeviceSpan> take, std::uint64_t largest_bytes) override;
   void exchange(CollectiveTag tag, std::span<const std::byte> mine,
                 std::span<std::byte> all) override;
-  void abort(std::string_view why) noexcept override { counted_->abort(why); }
+  void abort(std::string_view why) noexcept override {
+    ended_.store(true);
+    counted_->abort(why);
+  }
+  // Whether a call has failed, or abort() was called: no further call will pass. Any thread.
+  bool ended() const noexcept { return ended_.load(); }
   std::uint64_t host_bytes() const noexcept override { return counted_->host_bytes(); }
   bool takes_any_thread() const noexcept override { return counted_->takes_any_thread(); }
   bool has_all_to_all_v() const noexcept override { return counted_->has_all_to_all_v(); }
@@ -61,6 +66,7 @@ class CountedCollective final : public Collective {
 
   const std::shared_ptr<Collective> counted_;
   const std::uint32_t node_ranks_;
+  std::atomic<bool> ended_{false};
   Counts all_gathers_, all_to_alls_, exchanges_;
 };
 }  // namespace headrace::ranks

@@ -146,6 +146,9 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   const std::lock_guard lock(mutex_);
   if (totals_) {
     wait_for_arrivals();
+    // A step that is made again: a save may have begun since. Several ranks do not meet again.
+    const bool held_before = bucket_.has_value() && totals_->holds_commits;
+    totals_->holds_commits = terms.holds_commits || held_before;
     return *totals_;
   }
   RankAgreement agreed;

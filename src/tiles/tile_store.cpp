@@ -322,10 +322,11 @@ async::Task<> TileStore::read_verified(std::uint32_t tile, TileView view, TilePa
 // The store keeps one slot for what is never trained: a frozen model need not be there twice.
 void TileStore::refuse_another_write(std::uint32_t tile) const {
   if (p_.places.may_be_written(tile)) return;
-  throw Error(Code::kWrongState,
-              subject("load of", tile).text() +
-                  ": its group is frozen and belongs to a committed step, so it cannot be loaded "
-                  "again; nothing was written. Use another headrace.store for other weights.");
+  throw Error(
+      Code::kWrongState,
+      subject("load of", tile).text() +
+          ": its parameters are frozen and belong to a committed step, so they cannot be "
+          "loaded again; nothing was written. Use another headrace.store for other weights.");
 }
 
 // Only the resident parts of this view are of use: the arena stands in for the update slot of the

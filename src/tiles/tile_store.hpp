@@ -88,6 +88,9 @@ class TileStore {
   async::Task<> run(TilePass& pass, std::uint32_t tile);
 
   // ---- of a durable engine ----
+  // Throws kWrongState for a frozen tile of a committed step: the store keeps one slot for it. Ask
+  // before anything is changed.
+  void refuse_another_write(std::uint32_t tile) const;
   // Writes the tile's bytes in memory to its current slot, which the next commit record names.
   async::Task<> write_back(std::uint32_t tile);
   // Reads and verifies what belongs in memory.
@@ -119,7 +122,6 @@ class TileStore {
   TileView resident_view(std::uint32_t tile) const;
   // Writes to `target`, which names other extents where it had to move.
   async::Task<> write_to(TilePlace& target, std::uint32_t tile, TileView view, TileParts parts);
-  void refuse_another_write(std::uint32_t tile) const;
   void require_header(std::uint32_t tile, const Version& version, const std::byte* header) const;
   swap::RecordIdentity identity(std::uint32_t tile, std::uint64_t generation) const;
   swap::Subject subject(const char* action, std::uint32_t tile) const;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -264,6 +265,20 @@ TEST_F(BackgroundSaves, FollowEachOther) {
   EXPECT_TRUE(fs::exists(folder_.string() + "/step-2"));
 }
 
+TEST_F(BackgroundSaves, EndInTheFolderThatTheyWereGiven) {
+  const fs::path before = fs::current_path();
+  DurableTraining run(kSlow);
+  run.train(1);
+  fs::create_directory(folder_.string() + "/work");
+  fs::create_directory(folder_.string() + "/other");
+  fs::current_path(folder_.string() + "/work");
+  const BackgroundSave save = save_checkpoint_in_background(run.engine(), "ck");
+  fs::current_path(folder_.string() + "/other");
+  EXPECT_EQ(error_of([&] { save.wait(); }), "no error");
+  fs::current_path(before);
+  EXPECT_TRUE(fs::exists(folder_.string() + "/work/ck/manifest.json"));
+}
+
 // ---- several ranks ----
 
 void on_durable_ranks(std::uint32_t world, std::uint64_t rate,
@@ -320,6 +335,29 @@ TEST_F(BackgroundSaves, EndOnAllRanksWhereOneIsInterrupted) {
   });
   EXPECT_FALSE(fs::exists(beside_));
   EXPECT_FALSE(fs::exists(beside_ + ".tmp"));
+}
+
+// Rank 1 leaves the collective, as if it were killed, and its save says nothing.
+TEST_F(BackgroundSaves, EndWithACollectiveThatHasEnded) {
+  const TemporaryDirectory drive;
+  std::promise<void> closed;
+  testing_checkpoints::on_rank_threads(2, [&](std::uint32_t rank, const auto& ranks,
+                                              const auto& host) {
+    DurableTraining run(kSlow, {.on_nvme = true}, ranks, host, drive.string());
+    run.train(1);
+    const BackgroundSave save = save_checkpoint_in_background(run.engine(), beside_);
+    if (rank == 1) {
+      ranks->abort("as if killed");
+      EXPECT_EQ(closed.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+      return;
+    }
+    EXPECT_NE(error_of([&] { run.train(9); }), "no error");
+    (void)error_of([&] { run.engine().close(); });
+    closed.set_value();
+    const std::string error = error_of([&] { save.wait(); });
+    EXPECT_NE(error.find("the collective of the ranks has ended"), std::string::npos) << error;
+  });
+  EXPECT_FALSE(fs::exists(beside_));
 }
 
 TEST_F(BackgroundSaves, AreRefusedOnAllRanksWhereOneCannot) {

@@ -220,6 +220,37 @@ TEST_F(OnADurableEngine, AFrozenGroupOfACommittedStepIsNamedBeforeAnythingChange
   trainer.step(script);
 }
 
+// As with LoRA: one group, one dtype, a frozen parameter beside a trained one.
+TEST_F(OnADurableEngine, AFrozenParameterOfACommittedStepIsNamedBeforeAnythingChanges) {
+  Engine engine(durable(), quiet());
+  const GroupId group =
+      engine.add_group("g", {{"base", DType::kBf16, {700}, {}}, {"lora", DType::kBf16, {300}, {}}});
+  engine.set_frozen({0}, true);
+  engine.freeze();
+  const auto fill = [](ParameterId, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{0x3c});
+  };
+  engine.load(group, fill);
+  save_checkpoint(engine, folder_);
+  load_checkpoint(engine, folder_);  // nothing is committed yet
+  engine.commit();                   // step 0
+  const std::string before = engine.hash_parameters();
+  const auto source = [](std::uint64_t, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{});
+  };
+  for (const std::string& error : {error_of([&] { load_checkpoint(engine, folder_); }),
+                                   error_of([&] { engine.load(group, fill); }), error_of([&] {
+                                     engine.load(ParameterId{0}, Content::kWeight, source);
+                                   })}) {
+    EXPECT_TRUE(error.starts_with("kWrongState")) << error;
+    EXPECT_NE(error.find("Use another headrace.store"), std::string::npos) << error;
+    EXPECT_EQ(engine.hash_parameters(), before);
+  }
+  engine.load(ParameterId{1}, Content::kWeight, source);
+  EXPECT_NE(engine.hash_parameters(), before);
+  engine.commit();
+}
+
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -280,6 +311,7 @@ const OddField kOddFields[] = {
     {R"("step":1)", R"("step":-1)", "parameters[0].step is no whole number"},
     {R"("step":1)", R"("step":1.5)", "parameters[0].step is no whole number"},
     {R"("step":1)", R"("step":99999999999999999999)", "parameters[0].step is no whole number"},
+    {R"("step":1)", R"("step":281474976710657)", "parameters[0].step is above 2^48"},
     {R"("shape":[40,40])", R"("shape":"x")", "parameters[0].shape is not an array"},
     {R"("shape":[40,40])", R"("shape":[40,{}])", "parameters[0].shape[1] is no whole number"},
     {R"("shape":[40,40])", R"("shape":[40,0])", "parameters[0].shape[1] is no size"},
@@ -457,8 +489,10 @@ TEST(Checkpoint, TakesNoFolderThatExistsAndRemovesWhatADeadSaveLeft) {
   const std::string folder = directory.string() + "/a";
   Training run;
   fs::create_directory(folder + ".tmp");
+  std::ofstream(folder + ".tmp/.unfinished");
   std::ofstream(folder + ".tmp/model.safetensors") << "half";
   save_checkpoint(run.engine(), folder);
+  EXPECT_FALSE(fs::exists(folder + "/.unfinished"));
   EXPECT_FALSE(fs::exists(folder + ".tmp"));
   const std::string again = error_of([&] { save_checkpoint(run.engine(), folder); });
   EXPECT_TRUE(again.starts_with("kInvalidArgument")) << again;
@@ -524,9 +558,15 @@ TEST(Checkpoint, RemovesNothingThatNoSaveHasWritten) {
   EXPECT_NE(error.find("has 'thesis.txt', which no save has written"), std::string::npos) << error;
   EXPECT_TRUE(fs::exists(folder + ".tmp/thesis.txt"));
   fs::remove(folder + ".tmp/thesis.txt");
-  std::ofstream(folder + ".tmp/model.safetensors") << "left by a killed save";
+  std::ofstream(folder + ".tmp/config.json") << "of a program that names its folders so";
+  const std::string other = error_of([&] { save_checkpoint(run.engine(), folder); });
+  EXPECT_NE(other.find("has 'config.json', which no save has written"), std::string::npos) << other;
+  EXPECT_TRUE(fs::exists(folder + ".tmp/config.json"));
+  std::ofstream(folder + ".tmp/.unfinished");  // left by a killed save
   save_checkpoint(run.engine(), folder);
   EXPECT_FALSE(fs::exists(folder + ".tmp"));
+  fs::create_directory(folder + "2.tmp");  // killed before it had written anything
+  save_checkpoint(run.engine(), folder + "2");
 }
 
 TEST(Checkpoint, RefusesFilesThatAreNone) {
@@ -600,6 +640,11 @@ TEST(Checkpoint, ARankThatFailsEndsTheCallOnAllAndLeavesNothing) {
                       {.file_bytes = rank == 0 ? 100'000u : 1'000'000u});
     });
     EXPECT_NE(unlike.find("another SaveOptions::file_bytes than rank 0"), std::string::npos);
+    const std::string refused = error_of([&] {
+      save_checkpoint(run.engine(), directory.string() + "/b",
+                      {.file_bytes = rank == 0 ? 100'000u : 0u});
+    });
+    EXPECT_NE(refused.find("SaveOptions::file_bytes is 0"), std::string::npos) << refused;
     EXPECT_EQ(run.hashes(), before);
     // Its last byte is of a tensor of one rank alone.
     if (rank == 0) std::ofstream(model, std::ios::binary) << flipped(bytes, bytes.size() - 9);

@@ -4,7 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "headrace/error.hpp"
 #include "support/temporary_directory.hpp"
@@ -43,6 +51,42 @@ TEST(FilesOfASave, ThatCannotBeLookedForAreNotTakenForMissing) {
   const std::string path = folder.string() + "/" + std::string(5000, 'x');
   const std::string refusal = refusal_of([&] { is_there(path); });
   EXPECT_NE(refusal.find("cannot look for "), std::string::npos) << refusal;
+}
+// Two saves find the folder of a dead one. The second waits for the lock of what the first removes.
+TEST(NewFolders, AreNotTakenFromASaveThatHasJustReplacedThem) {
+  namespace fs = std::filesystem;
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/a.tmp";
+  fs::create_directory(path);
+  std::ofstream(path + "/.unfinished");
+  const int old = ::open(path.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(old, LOCK_EX), 0);
+  std::string refusal;
+  std::thread second(
+      [&] { refusal = refusal_of([&] { const NewFolder taken(folder.string() + "/a"); }); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  fs::remove_all(path);
+  fs::create_directory(path);
+  std::ofstream(path + "/.unfinished");
+  std::ofstream(path + "/model.safetensors") << "of the first";
+  const int now = ::open(path.c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(now, LOCK_EX), 0);
+  ::close(old);
+  second.join();
+  EXPECT_NE(refusal.find("another save is writing " + path), std::string::npos) << refusal;
+  EXPECT_TRUE(fs::exists(path + "/model.safetensors"));
+  ::close(now);
+}
+
+TEST(FilesOfACheckpoint, AreNotReadWhereTheyAreFarTooLarge) {
+  const testing::TemporaryDirectory folder;
+  const std::string latest = folder.string() + "/latest";
+  std::ofstream(latest) << "a";
+  std::filesystem::resize_file(latest, std::uintmax_t{1} << 40);  // sparse
+  const std::string refusal = refusal_of([&] { folder_of(folder.string()); });
+  EXPECT_NE(refusal.find(latest + " has 1 TiB, and no such file has more than 4 KiB"),
+            std::string::npos)
+      << refusal;
 }
 }  // namespace
 }  // namespace headrace::checkpoint::files_test

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/parts.hpp"
+#include "headrace/checkpoint.hpp"
 #include "support/all_on_nvme.hpp"
 #include "support/expect_code.hpp"
 #include "support/failing_drive.hpp"
@@ -233,6 +234,38 @@ TEST(UndoneSteps, AreThoseAfterACommitThatDoNotReturnEarly) {
   settings.store = "after-a-commit";
   text = error_of(settings, 2, [](Engine&, ScriptedTrainer& trainer) { trainer.end_step(); });
   EXPECT_NE(text.find("step 3 was undone"), std::string::npos) << text;
+}
+
+// The save reads what was committed, so the step that is made again must not overwrite it.
+TEST(UndoneSteps, CommitNothingWhileASaveReads) {
+  const TemporaryDirectory directory;
+  const std::string saved = directory.string() + "/saved";
+  Settings settings = settings_in(directory.string());
+  settings.background_save_bytes_per_second = 1 << 10;  // until it is awaited
+  BadDrive drive;
+  std::string after_two;
+  {
+    Engine engine(engine::engine_with_parts(settings, quiet(), drive.parts()));
+    ScriptedTrainer trainer(engine, kGroups);
+    for (std::uint64_t step = 1; step <= 2; ++step) trainer.step(script_of_step(step));
+    after_two = trainer.hashes();
+    trainer.run(script_of_step(3));
+    drive.arm(IoKind::kWrite, 3);
+    EXPECT_CODE(Code::kIo, trainer.end_step(), "step 3 was undone");
+    drive.disarm();
+    const BackgroundSave save = save_checkpoint_in_background(engine, saved);
+    trainer.end_step();
+    trainer.step(script_of_step(4));
+    EXPECT_EQ(engine.durable_step(), 2u);
+    EXPECT_FALSE(save.done());
+    save.wait();
+    trainer.step(script_of_step(5));
+    EXPECT_EQ(trainer.hashes(), undisturbed());
+  }
+  Engine other({}, quiet());
+  ScriptedTrainer loaded(other, kGroups);
+  load_checkpoint(other, saved);
+  EXPECT_EQ(loaded.hashes(), after_two);
 }
 
 // One bad place of a drive takes spare space once, however often the step is undone: the tile keeps
