@@ -8,11 +8,13 @@
 
 Each round runs every case once, one after the other; a ratio is formed within a round. --python is
 one that has torch and deepspeed; docs/tools.md says how to make one, and what a round takes. They
-get glibc's 2 MiB pages, which make them faster. "start" is from exec to the end of the first step,
-without the compilation of DeepSpeed's operators, for which one short run of each mode goes ahead.
-"peak" is VmHWM: of the whole process for train_gpt, of the steps for the others. Wants an
-otherwise idle machine, and warns before a round where it is not. Exit codes: 0 done, 1 a case
-failed, 2 refused before anything started, 128 + n ended by signal n, its swap files removed.
+get glibc's 2 MiB pages, which make them faster; not where headrace.offload() holds the parameters:
+in 2 MiB pages, the model that it has given up would keep its memory. "start" is from exec to the
+end of the first step, without the compilation of DeepSpeed's operators, for which one short run of
+each mode goes ahead. "peak" is VmHWM: of the whole process for train_gpt, of the steps for the
+others. Wants an otherwise idle machine, and warns before a round where it is not. Exit codes: 0
+done, 1 a case failed, 2 refused before anything started, 128 + n ended by signal n, its swap files
+removed.
 """
 import argparse
 import contextlib
@@ -119,8 +121,9 @@ class Cases:
                  "--nvme", self.drive, "--text", str(self.asked.text),
                  "--steps", str(steps), "--sub-group", str(self.tile)]
         folder = str(pathlib.Path(self.asked.python).absolute().parent)
-        lines, start = timed(words, "step 0", PYTHONUNBUFFERED="1",
-                             GLIBC_TUNABLES="glibc.malloc.hugetlb=1", DS_ACCELERATOR="cpu",
+        offloaded = engine or mode.startswith("model-")
+        lines, start = timed(words, "step 0", PYTHONUNBUFFERED="1", DS_ACCELERATOR="cpu",
+                             GLIBC_TUNABLES=f"glibc.malloc.hugetlb={0 if offloaded else 1}",
                              PATH=folder + ":" + os.environ["PATH"])  # it calls ninja
         run = json.loads(lines[-1])
         middle = run["median"]
