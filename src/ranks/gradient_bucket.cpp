@@ -180,7 +180,7 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
     const Reduction of{agreed.position, *agreed.open};
     const bool served = agreed.served;
     if (open_ == of && agreed.wide && wide_[of.group.index] == 0) {
-      widen();
+      widen(of.group);
       if (served && open_here_ == nullptr) open_here_ = mine != nullptr ? mine : take_free(of);
     } else {
       flush();
@@ -196,39 +196,42 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
 void GradientBucket::open(const Reduction& of, bool wide, HeldGradients* mine) {
   open_ = of;
   open_here_ = mine;
-  if (wide) wide_[of.group.index] = 1;
+  if (wide && wide_[of.group.index] == 0) widen(of.group);
 }
 
 // Nothing is reduced: what a rank has still to bring of this group would come behind what the
-// others have brought of it, and sums are in rank order.
-void GradientBucket::widen() {
-  const GroupId group = open_->group;
-  if (open_here_ != nullptr) {
+// others have brought of it, and sums are in rank order. All that this rank holds of the group
+// becomes f32, also what it held while it followed the order, and is opened later.
+void GradientBucket::widen(GroupId group) {
+  wide_[group.index] = 1;
+  for (const HeldGradients& one : held_) {
+    if (!one.used || one.of.group != group || std::ranges::count(one.has, 0) == one.has.size())
+      continue;
     for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
       const partition::Section& section = p_.partition.sections[s];
-      if (!section.frozen && section.dtype != DType::kF32) widen_section(s);
+      if (!section.frozen && section.dtype != DType::kF32) widen_section(one, s);
     }
+    p_.device.synchronize(one.stream);  // the next one goes by way of the same memory
   }
-  wide_[group.index] = 1;
 }
 
 // From the end on, by way of the room for other ranks' parts: each f32 value lies behind its 16-bit
 // one.
-void GradientBucket::widen_section(std::uint32_t s) {
+void GradientBucket::widen_section(const HeldGradients& held, std::uint32_t s) {
   const partition::Section& section = p_.partition.sections[s];
   const std::uint64_t bytes = size_bytes(section.dtype);
-  std::byte* const values = open_here_->memory + offset_of(s);
+  std::byte* const values = held.memory + offset_of(s);
   std::byte* const apart = exchange_.spare();
   for (std::uint64_t end = section.buffer_elements; end > 0;) {
     const std::uint64_t first = end - std::min(end, p_.plan.exchange_elements);
-    p_.device.copy(open_here_->stream, apart, values + first * bytes, (end - first) * bytes);
+    p_.device.copy(held.stream, apart, values + first * bytes, (end - first) * bytes);
     Accumulation work;
     work.source = apart;
     work.source_dtype = section.dtype;
     work.sum_dtype = DType::kF32;
     work.sum = values + first * sizeof(float);
     work.elements = end - first;
-    p_.device.accumulate(open_here_->stream, work);
+    p_.device.accumulate(held.stream, work);
     end = first;
   }
 }

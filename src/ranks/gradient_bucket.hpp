@@ -108,8 +108,8 @@ class GradientBucket {
 
  private:
   void open(const Reduction& of, bool wide, HeldGradients* mine);
-  void widen();
-  void widen_section(std::uint32_t section);
+  void widen(GroupId group);
+  void widen_section(const HeldGradients& held, std::uint32_t section);
   void close() noexcept;
   HeldGradients* first_held() noexcept;
   DType dtype_in(const partition::Section& section) const;

@@ -289,6 +289,43 @@ TEST(RanksGradients, AreInRankOrderWhereAGroupBecomesF32) {
   }
 }
 
+// From the second step on, rank 0 holds its bf16 gradients while it follows the order. In the third
+// rank 1 brings the group's first f32 gradient before any other, so the ranks leave the order.
+TEST(RanksGradients, ThatAreHeldInTheOrderBecomeF32WithTheGroup) {
+  constexpr std::int64_t kElements = 3 * 65536;
+  for (const HostFlavour flavour : {HostFlavour::kPrompt, HostFlavour::kLate}) {
+    std::array<double, 2> norms{};
+    const auto errors = run_ranks(2, flavour, plain, [&](Rank& rank) {
+      Engine& engine = rank.engine;
+      for (const char* const name : {"g", "h"})
+        engine.add_group(
+            name, {{"a", DType::kBf16, {kElements}, {}}, {"b", DType::kBf16, {kElements}, {}}});
+      engine.freeze();
+      load_all(engine);
+      const std::vector<std::uint16_t> bf16(kElements, 0x3fc0);  // 1.5
+      const std::vector<float> wide(kElements, 1.0f + 0x1p-12f);
+      for (int step = 0; step < 3; ++step) {
+        for (std::uint32_t g = 0; g < 2; ++g) (void)engine.gather({g});
+        for (std::uint32_t g = 2; g-- > 0;) {
+          (void)engine.gather({g});
+          for (const ParameterId id : engine.parameters({g})) {
+            if (step == 2 && rank.number == 1 && id.index % 2 == 0) {
+              engine.add_gradient(id, wide.data(), DType::kF32);
+            } else {
+              engine.add_gradient(id, bf16.data(), DType::kBf16);
+            }
+          }
+        }
+        norms[rank.number] = engine.step({}).gradient_norm;
+      }
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    constexpr double kWide = 1.5 + 1 + 0x1p-12;
+    for (const double norm : norms)
+      EXPECT_DOUBLE_EQ(norm, std::sqrt(2.0 * kElements * (kWide * kWide + 9)));
+  }
+}
+
 TEST(RanksGradients, AreDiscardedOnAllRanksTogether) {
   const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [](Rank& rank) {
     Engine& engine = rank.engine;
