@@ -172,6 +172,8 @@ async::Task<> GatherSlots::invalidate() {
   for (GatherSlot& slot : slots_) {
     if (!slot.leased()) slot.drop();
   }
+  // As in forget().
+  if (!p_.device.shares_host_memory()) co_await copies_.until_done();
 }
 
 void GatherSlots::release_memory() noexcept {
