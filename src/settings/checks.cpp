@@ -286,10 +286,21 @@ void check_nesterov(const Given& given, Report& report, const Settings& settings
 }
 
 // Requires the keys that a scheduler cannot do without.
+// DeepSpeed takes a null for the optimizer's rate, and 0.001 where the key is missing.
+void check_null_rate(const Given& given, Report& report) {
+  const GivenValue* most = given.find("scheduler.params.warmup_max_lr");
+  if (most == nullptr || !most->value->is_null()) return;
+  report.fault(most->path,
+               "null is the optimizer's learning rate in DeepSpeed's WarmupDecayLR, and a missing "
+               "key is 0.001; give the number");
+}
+
 void check_scheduler(const Given& given, Report& report, const Settings& settings) {
   std::vector<std::string_view> needed;
   switch (settings.scheduler.type) {
     case SchedulerType::kWarmupDecayLR:
+      check_null_rate(given, report);
+      [[fallthrough]];
     case SchedulerType::kWarmupCosineLR:
       needed = {"scheduler.params.total_num_steps"};
       break;

@@ -62,6 +62,8 @@ TEST_F(BenchProgram, RefusesWhatItCannotMeasureBeforeItWritesAnything) {
            {"--iodepht 3 " + drive(), "Did you mean --iodepth?"},
            {"--queue urnig " + drive(), "uring"},
            {"--size 64M --bs 64M " + drive(), "fewer than two blocks"},
+           {"--size 64M --bs 4M --rw rw --iodepth 32 " + drive(),
+            "some would read and write one block at the same time"},
            {"--size 1G --max-write 128M " + drive(), "Give --max-write"},
            {"--engine " + drive(), "Run update_bench --nvme DIRECTORY"},
            {"--sustained " + drive(), "Give --rw write --size 16G --rounds 0"},

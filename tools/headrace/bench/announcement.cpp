@@ -60,6 +60,18 @@ void check_time(const BenchOptions& options) {
       fmt::format("Give --runtime {:.0f}s, which six rounds need, or fewer workloads",
                   std::ceil(1.2 * needed(6)) + 2)};
 }
+
+// With several requests for one block, a read might find the bytes of before a write, or of after.
+void check_mixed(const Workload& w, std::uint64_t file_bytes) {
+  const std::uint64_t in_flight = std::uint64_t{w.depth} * w.block_bytes * w.jobs;
+  if (w.pattern != Pattern::kMixed || in_flight <= file_bytes) return;
+  throw Fault{
+      fmt::format("{} requests of {} in each of {} jobs are {}, and --size is {}: some would "
+                  "read and write one block at the same time",
+                  w.depth, base::format_bytes(w.block_bytes), w.jobs, base::format_bytes(in_flight),
+                  base::format_bytes(file_bytes)),
+      "Give a larger --size, or a smaller --iodepth or --bs"};
+}
 }  // namespace
 
 void check_workloads(const BenchOptions& options) {
@@ -84,6 +96,7 @@ void check_workloads(const BenchOptions& options) {
                             base::format_bytes(options.file_bytes),
                             base::format_bytes(largest_unit(options))),
                 "Give a larger --size or a smaller --bs"};
+  for (const Workload& workload : options.workloads) check_mixed(workload, options.file_bytes);
   check_time(options);
   if (!any_writes(options) && options.file_bytes <= options.most_written_bytes) return;
   const std::uint64_t rounds = std::min<std::uint64_t>(options.rounds, 6);

@@ -84,15 +84,19 @@ TimedSample Runner::take(const Workload& workload, const Stretch& stretch, const
 
 // The sum of the jobs' work. Throws the error that a job has thrown.
 TimedSample Runner::joined(const std::vector<Job>& jobs) {
+  std::exception_ptr first;
   for (const Job& job : jobs) {
     if (!job.error) continue;
+    if (!first) first = job.error;
     try {
       std::rethrow_exception(job.error);
     } catch (const Error& error) {
+      // Whatever the others threw, the kernel may still write into this memory.
       if (error.code() == Code::kIoStalled) arena_.leak();
-      throw;
+    } catch (...) {
     }
   }
+  if (first) std::rethrow_exception(first);
   TimedSample sample;
   sample.drive_bytes.resize(targets_.size());
   BenchClock::time_point began = jobs[0].result.began, ended = jobs[0].result.ended;
