@@ -184,6 +184,7 @@ void Epochs::go_back() {
 void Epochs::commit() {
   for (std::uint32_t g = 0; g < p_.registry.groups().size(); ++g)
     p_.states.require_whole({g}, "commit");
+  refuse_before_repeat();
   p_.calls.finish_updates("commit");
   wait_for_unpin();
   settle();
@@ -196,7 +197,9 @@ void Epochs::commit() {
 }
 
 void Epochs::commit_changes() {
-  if (steps_since_commit_ > 0) return commit();
+  // Alone, a rank sees what loads have changed of a committed epoch.
+  const bool loaded = p_.alone && record_.head().epoch > 0 && !p_.places.as_committed();
+  if (steps_since_commit_ > 0 || loaded) return commit();
   p_.calls.finish_updates("sleep");
   settle();
 }
@@ -212,11 +215,21 @@ void Epochs::commit_here(const char* call) {
   settle();
 }
 
+// The others' commit would be of the step that this rank has still to make.
+void Epochs::refuse_before_repeat() const {
+  if (!p_.gradients.lacks_agreed_step()) return;
+  throw Error(Code::kWrongState,
+              "commit: step " + std::to_string(p_.counts.step + 1) +
+                  " failed on this rank after the ranks had agreed on it: nothing was committed; "
+                  "repeat the step first, or close the engine on every rank");
+}
+
 // If a step was made since the last commit, the ranks met in it. So all of them have that commit,
 // and this rank may go one ahead without meeting them again.
 void Epochs::commit_at_close() {
   if (p_.failure.ended()) return;
-  if (steps_since_commit_ > 0) return commit_here("close");
+  // The others commit the step that failed here: this rank's state before it is of no epoch.
+  if (steps_since_commit_ > 0 && !p_.gradients.lacks_agreed_step()) return commit_here("close");
   p_.calls.finish_updates("close");
   settle();
 }

@@ -139,6 +139,7 @@ class Epochs {
   void name_next_root();
   void capture();
   void commit_here(const char* call);
+  void refuse_before_repeat() const;
   void begin();
   async::Task<> run();
   async::Task<> write_epoch();

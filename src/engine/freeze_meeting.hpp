@@ -47,7 +47,8 @@ class FreezeMeeting {
     std::uint32_t files_of_rank = kNoRank;  // another rank whose files lie on this one's paths
   };
   struct Agreed {
-    std::uint64_t epoch = 0;  // 0: the store is made anew
+    std::uint64_t epoch = 0;   // 0: the store is made anew
+    std::uint64_t newest = 0;  // of any rank
     swap::RunBytes store{};
     std::uint64_t opening = 0;  // random: tells the epochs of this opening from those of another
   };

@@ -352,7 +352,7 @@ void Startup::open_store(Running& r) {
   store_->refuse_without_epoch();
   if (store_->exists()) {
     r.swap.reset();
-    store_->forget();
+    store_->forget(/*remove=*/agreed.newest == 0);
     refuse_without_room(r.plan);
   }
   store_->remove_remains();

@@ -60,9 +60,20 @@ bool StoreOpening::is_half_made() {
   return half_made_;
 }
 
+// Otherwise a kill between the renames of two drives would leave files of two stores, and a new
+// store would need as much room again.
+void StoreOpening::forget(bool remove) {
+  exists_ = false;
+  if (!remove) return;
+  remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
+  if (!remains_->nothing_committed()) return remains_.reset();
+  for (std::size_t p = 0; p < paths_.size(); ++p)
+    paths_[p].free_bytes += remains_->bytes_on_paths()[p];
+}
+
 void StoreOpening::remove_remains() {
   if (!remains_) return;
-  if (remains_->has_named()) {
+  if (half_made_ && remains_->has_named()) {
     in_.log(LogLevel::kWarning, "store '" + in_.settings.store +
                                     "' was cut off while it was made, and holds no step: its files "
                                     "are removed, and it is made anew");

@@ -54,8 +54,9 @@ class StoreOpening {
   void refuse_without_epoch() const;
   // Once the ranks make the store anew: removes what a start that was cut off has left of it.
   void remove_remains();
-  // From now on open() makes new files.
-  void forget() noexcept { exists_ = false; }
+  // From now on open() makes new files. `remove`: no rank has committed anything, so
+  // remove_remains() removes the old ones first. Else they stay until the new ones get their names.
+  void forget(bool remove);
 
  private:
   void refuse_one_directory_twice() const;

@@ -39,6 +39,8 @@ class Gradients {
   // Whether several ranks have agreed on the next step, which failed on this rank and will be
   // repeated here without another comparison. Trainer thread.
   bool agreed() const noexcept { return bucket_ && totals_.has_value(); }
+  // The same, and the others have made the step: only this rank has still to make it.
+  bool lacks_agreed_step() const noexcept { return agreed() && totals_->non_finite == 0; }
   // Of what one parameter has received since the last step. Trainer thread; throws kUnsupported
   // with several ranks.
   GradientPiece statistics(ParameterId id);
