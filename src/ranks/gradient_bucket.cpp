@@ -163,7 +163,11 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
   for (;;) {
     HeldGradients* const mine = first_held();
     RankCall say = call;
-    if (mine != nullptr) {
+    const Reduction of_call{call.position, call.group};
+    const bool for_bucket = call.kind == RankCall::Kind::kOpenBucket;
+    say.goes_on = for_bucket && call.wide && wide_[call.group.index] == 0 && open_ == of_call &&
+                  open_here_ != nullptr;
+    if (mine != nullptr && !say.goes_on && !(for_bucket && mine->of == of_call)) {
       say = {.kind = RankCall::Kind::kOpenBucket,
              .group = mine->of.group,
              .position = mine->of.position};
@@ -187,8 +191,7 @@ RankAgreement GradientBucket::meet(const RankCall& call, std::span<const std::by
       open(of, agreed.wide, !served ? nullptr : mine != nullptr ? mine : take_free(of));
     }
     // What is held of the call's own group goes on with it.
-    const bool own =
-        call.kind == RankCall::Kind::kOpenBucket && of == Reduction{call.position, call.group};
+    const bool own = for_bucket && of == of_call;
     if (served && (mine == nullptr || own)) return agreed;
   }
 }

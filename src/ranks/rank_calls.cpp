@@ -108,7 +108,8 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
            .join = mine.join,
            .wide = static_cast<std::uint8_t>(mine.wide),
            .clean = static_cast<std::uint8_t>(mine.clean),
-           .holds_commits = static_cast<std::uint8_t>(mine.terms.holds_commits)};
+           .holds_commits = static_cast<std::uint8_t>(mine.terms.holds_commits),
+           .goes_on = static_cast<std::uint8_t>(mine.goes_on)};
   if (mine.kind == RankCall::Kind::kStep) own.terms = terms_hash(mine.terms);
   message_.assign(sizeof(Said) + bytes_of_bits(present.size()) + attached.size(), std::byte{0});
   std::memcpy(message_.data(), &own, sizeof(Said));
@@ -130,12 +131,16 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
 // Those that need it for the same group are served with it, except behind a rank of that position
 // that needs another group: it may bring a gradient of this one later. In the order of backward,
 // the ranks of the last group are served, all of them: the others have none of it.
+//
+// Before all others comes one that goes on with the open group. Otherwise what it has brought of
+// the group, and higher ranks have, would be reduced before what it still brings.
 void RankCalls::serve(RankAgreement& agreement) const noexcept {
   const Said* first = nullptr;
   for (std::uint32_t r = 0; r < collective_.world_size(); ++r) {
     const Said& one = said(r);
     if (one.kind != RankCall::Kind::kOpenBucket) continue;
-    if (first == nullptr || one.position < first->position ||
+    if (first != nullptr && first->goes_on != 0) break;
+    if (first == nullptr || one.goes_on != 0 || one.position < first->position ||
         (of_backward_ && one.position == first->position && one.group > first->group))
       first = &one;
   }
@@ -149,7 +154,7 @@ void RankCalls::serve(RankAgreement& agreement) const noexcept {
     const bool same = one.group == first->group;
     in_order = (in_order && same) || of_backward_;
     if (same) agreement.wide = agreement.wide || one.wide != 0;
-    if (r == collective_.rank()) agreement.served = same && in_order;
+    if (r == collective_.rank()) agreement.served = same && (in_order || one.goes_on != 0);
   }
 }
 

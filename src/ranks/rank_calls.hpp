@@ -89,6 +89,7 @@ struct RankCall {
   std::uint32_t position = 0;
   Join join = Join::kNone;  // for kGather and kJoinAhead: what this rank lacks
   bool wide = false;        // for kOpenBucket
+  bool goes_on = false;     // for the same: with the open group, of which it has brought some
   bool clean = false;       // for kGather: this rank has no gradient of this step
   StepTerms terms = {};     // for kStep
 };
@@ -161,7 +162,8 @@ class RankCalls {
     std::uint8_t wide = 0;
     std::uint8_t clean = 0;
     std::uint8_t holds_commits = 0;
-    std::array<std::uint8_t, 3> unused = {};
+    std::uint8_t goes_on = 0;
+    std::array<std::uint8_t, 2> unused = {};
   };
   // The first number in which a rank differs from rank 0.
   struct Difference {

@@ -149,6 +149,10 @@ BUGS_OF_GRADIENTS = [
     ("a group that becomes f32 is reduced first", "src/ranks/gradient_bucket.cpp",
      "    if (open_ == of && agreed.wide && wide_[of.group.index] == 0) {\n",
      "    if (open_ == of && agreed.wide && memory_ == nullptr) {\n"),
+    ("what a rank holds of a group that becomes f32 stays in 16 bits",
+     "src/ranks/gradient_bucket.cpp",
+     "  if (wide && wide_[of.group.index] == 0) widen(of.group);\n",
+     "  if (wide) wide_[of.group.index] = 1;\n"),
 ]
 # ranks_hierarchical_test finds it.
 BUGS_OF_HIERARCHICAL_SUMS = [
@@ -295,8 +299,8 @@ BUGS_OF_CHECKPOINTS = [
      "  if (finished_) return;\n", "  return;\n",
      "Checkpoint.ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn"),
     ("a save removes what it has not written", "src/checkpoint/files.cpp",
-     "      if (is_of_a_save(entry)) continue;\n",
-     "      if (!is_of_a_save(entry) || fs::exists(path_)) continue;\n",
+     "    if (marked && is_of_a_save(entry)) continue;\n",
+     "    if (!marked || fs::exists(path_)) continue;\n",
      "Checkpoint.RemovesNothingThatNoSaveHasWritten"),
     ("a name that occurs twice in an index is taken", "src/checkpoint/weight_map.cpp",
      "    if (in_map_ && depth_ == kFiles && files_.contains(name))\n",

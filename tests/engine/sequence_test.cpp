@@ -55,6 +55,7 @@ struct Call {
   std::uint32_t group = 0;
   bool not_finite = false;       // gradients
   std::int32_t missing_on = -1;  // a rank that has none of them
+  std::int32_t f32_on = -1;      // a rank that brings f32 ones of bf16 parameters
 };
 using Calls = std::vector<Call>;
 
@@ -103,6 +104,13 @@ Calls step_of(const World& world, Random& random) {
   }
   calls.push_back({Call::Kind::kStep});
   return calls;
+}
+
+// A rank's gradients of one call are f32, and the group's are from then on.
+void widen_some(Calls& calls, const World& world, Random& random) {
+  Call& call = calls[random() % calls.size()];
+  if (call.kind == Call::Kind::kGradients)
+    call.f32_on = static_cast<std::int32_t>(random() % world.ranks);
 }
 
 // Another step than the others.
@@ -172,6 +180,7 @@ void add_steps(World& world, Random& random, std::size_t& calls) {
     if (!same && one_in(random, 10)) step = step_of(world, random);  // from here on
     Calls of_step = step;
     while (!same && one_in(random, 3)) of_step = changed(of_step, world, random);
+    if (!same && one_in(random, 60)) widen_some(of_step, world, random);
     calls += of_step.size();
     world.steps.push_back(of_step);
   }
@@ -219,6 +228,7 @@ std::string text_of(const World& world) {
     for (const Call& call : step) {
       text += std::string(" ") + kWords[static_cast<std::size_t>(call.kind)];
       if (call.kind <= Call::Kind::kGradients) text += std::to_string(call.group);
+      if (call.f32_on >= 0) text += " (f32 on " + std::to_string(call.f32_on) + ")";
       text += call.not_finite ? " (NaN)," : ",";
     }
   }
@@ -399,7 +409,8 @@ class Trainer {
                          static_cast<int>(bits % 12));
     }
     if (call.not_finite && rank_ == 0) values[0] = std::numeric_limits<float>::quiet_NaN();
-    if (engine_.spec(id).dtype == DType::kF32 || world_.f32_gradients) {
+    const bool is_f32 = world_.f32_gradients || static_cast<std::int32_t>(rank_) == call.f32_on;
+    if (engine_.spec(id).dtype == DType::kF32 || is_f32) {
       engine_.add_gradient(id, values.data(), DType::kF32, stream_);
       return;
     }
