@@ -203,8 +203,8 @@ constexpr const char* kUnfinishedName = ".unfinished";
 
 // Whether the open folder is the one of that name, and not one that was removed.
 bool has_name(int folder, const std::string& path) {
-  struct stat open {
-  }, named{};
+  struct stat open {};
+  struct stat named {};
   return ::fstat(folder, &open) == 0 && ::lstat(path.c_str(), &named) == 0 &&
          open.st_dev == named.st_dev && open.st_ino == named.st_ino;
 }

@@ -45,9 +45,7 @@ void StoreOpening::find_files() {
   }
   if (exists_) return;
   if (!half_made_) remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
-  // The plan may count on what will be free.
-  for (std::size_t p = 0; p < paths_.size(); ++p)
-    paths_[p].free_bytes += remains_->bytes_on_paths()[p];
+  count_on_remains();
 }
 
 // Of files of which some are missing: whether a kill while they were made explains that. From then
@@ -67,6 +65,11 @@ void StoreOpening::forget(bool remove) {
   if (!remove) return;
   remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
   if (!remains_->nothing_committed()) return remains_.reset();
+  count_on_remains();
+}
+
+// The plan may count on what will be free.
+void StoreOpening::count_on_remains() {
   for (std::size_t p = 0; p < paths_.size(); ++p)
     paths_[p].free_bytes += remains_->bytes_on_paths()[p];
 }

@@ -63,6 +63,7 @@ class StoreOpening {
   void find_files();
   void put_paths_in_order();
   bool is_half_made();
+  void count_on_remains();
   void refuse_by_resume() const;
   void read_newest(async::Conductor& conductor, swap::SwapTier& tier, const EpochTerms& terms,
                    std::span<std::byte> memory);

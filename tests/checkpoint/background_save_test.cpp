@@ -269,14 +269,14 @@ TEST_F(BackgroundSaves, EndInTheFolderThatTheyWereGiven) {
   const fs::path before = fs::current_path();
   DurableTraining run(kSlow);
   run.train(1);
-  fs::create_directory(folder_.string() + "/work");
+  fs::create_directory(folder_.string() + "/given");
   fs::create_directory(folder_.string() + "/other");
-  fs::current_path(folder_.string() + "/work");
+  fs::current_path(folder_.string() + "/given");
   const BackgroundSave save = save_checkpoint_in_background(run.engine(), "ck");
   fs::current_path(folder_.string() + "/other");
   EXPECT_EQ(error_of([&] { save.wait(); }), "no error");
   fs::current_path(before);
-  EXPECT_TRUE(fs::exists(folder_.string() + "/work/ck/manifest.json"));
+  EXPECT_TRUE(fs::exists(folder_.string() + "/given/ck/manifest.json"));
 }
 
 // ---- several ranks ----

@@ -186,6 +186,13 @@ NcclResult state_of(const Communicator& of) {
   return in_progress ? kNcclInProgress : kNcclSuccess;
 }
 
+// With `mutex` held.
+World& world_of(const void* unique_id) {
+  std::uint64_t id = 0;
+  std::memcpy(&id, unique_id, sizeof(id));
+  return *worlds.at(id);
+}
+
 NcclCommHandle join(std::uint64_t id, int size, int rank) {
   auto& world = worlds[id];
   if (world == nullptr) world = std::make_shared<World>(World{.id = id, .size = size, .mail = {}});
@@ -241,28 +248,20 @@ void simulated_nccl_set_device(headrace::device::ComputingDevice* device, bool m
 }
 void simulated_nccl_set_ordinal(int ordinal) { current_ordinal = ordinal; }
 void simulated_nccl_break(const void* unique_id, int error) {
-  std::uint64_t id = 0;
-  std::memcpy(&id, unique_id, sizeof(id));
   const std::lock_guard lock(mutex);
-  worlds.at(id)->error = static_cast<NcclResult>(error);
+  world_of(unique_id).error = static_cast<NcclResult>(error);
 }
 int simulated_nccl_launched(const void* unique_id) {
-  std::uint64_t id = 0;
-  std::memcpy(&id, unique_id, sizeof(id));
   const std::lock_guard lock(mutex);
-  return worlds.at(id)->launched;
+  return world_of(unique_id).launched;
 }
 int simulated_nccl_launched_registered(const void* unique_id) {
-  std::uint64_t id = 0;
-  std::memcpy(&id, unique_id, sizeof(id));
   const std::lock_guard lock(mutex);
-  return worlds.at(id)->launched_registered;
+  return world_of(unique_id).launched_registered;
 }
 int simulated_nccl_registrations(const void* unique_id) {
-  std::uint64_t id = 0;
-  std::memcpy(&id, unique_id, sizeof(id));
   const std::lock_guard lock(mutex);
-  return worlds.at(id)->registrations;
+  return world_of(unique_id).registrations;
 }
 void simulated_nccl_refuse_registration(int error) {
   const std::lock_guard lock(mutex);
