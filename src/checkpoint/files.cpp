@@ -218,6 +218,18 @@ bool is_of_a_save(const fs::directory_entry& entry) {
   return name == kUnfinishedName || name.starts_with("token.") || name.starts_with("checksums.") ||
          name.starts_with("written.") || name.starts_with("failed.");
 }
+
+// The mark goes last, so that whoever is killed here leaves a folder that the next save removes.
+void remove_unfinished(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename() == kUnfinishedName) continue;
+    std::error_code failed;
+    fs::remove_all(entry.path(), failed);
+    if (failed) return;
+  }
+  if (!error) fs::remove_all(folder, error);
+}
 }  // namespace
 
 NewFolder::NewFolder(const std::string& directory, const Caller& caller)
@@ -262,7 +274,7 @@ void NewFolder::remove_dead() {
                     ", which no save has written; nothing was removed or written. Move it, or "
                     "name another folder.");
   }
-  fs::remove_all(path_, ignored);
+  remove_unfinished(path_);
 }
 
 void NewFolder::refuse_another_save() const {
@@ -275,9 +287,7 @@ void NewFolder::refuse(const std::string& what, int error) const {
 }
 
 NewFolder::~NewFolder() {
-  if (finished_) return;
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  if (!finished_) remove_unfinished(path_);
 }
 
 void NewFolder::finish() {

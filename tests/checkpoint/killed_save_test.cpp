@@ -70,6 +70,10 @@ int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned
   headrace::count_call();
   return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
 }
+int unlinkat(int at, const char* name, int flags) noexcept {
+  headrace::count_call();
+  return static_cast<int>(::syscall(SYS_unlinkat, at, name, flags));
+}
 int rename(const char* from, const char* to) noexcept {
   headrace::count_call();
   return static_cast<int>(::syscall(SYS_rename, from, to));
@@ -229,6 +233,22 @@ TEST_F(KilledSave, LeavesTheOneBeforeAtAnyTime) {
   }
   EXPECT_GT(killed, 0);
   expect_next_save_works();
+}
+
+// A save removes the folder of a dead one, and is killed at each of the removals.
+TEST_F(KilledSave, IsRemovedByOneThatIsKilled) {
+  const std::uint64_t calls = save_in_child(second_, 1, kNever);
+  fs::remove_all(second_);
+  for (std::uint64_t k = 0;; k += kEvery == 1 ? 1 : 6) {
+    SCOPED_TRACE("killed at call " + std::to_string(k));
+    EXPECT_EQ(save_in_child(second_, 1, calls / 2), 0u);
+    const auto left = std::distance(fs::directory_iterator(second_ + ".tmp"), {});
+    ASSERT_GT(left, 3);
+    if (static_cast<long>(k) > left + 1) break;
+    EXPECT_EQ(save_in_child(second_, 1, k), 0u);
+    expect_next_save_works();
+    fs::remove_all(second_);
+  }
 }
 
 // The number of its calls differs from run to run: what the store and the steps do is among them.
