@@ -321,6 +321,8 @@ void run_case(const std::string& name, const Launch& launch) {
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
   if (name == "hears signals") ::signal(SIGTERM, [](int) { signalled = 1; });
+  if (name == "raises SIGPIPE") ::signal(SIGPIPE, SIG_DFL);
+  if (name == "handles SIGPIPE") ::signal(SIGPIPE, [](int) { signalled = 1; });
   const auto interrupted = [&] { return signalled != 0 || interrupts_itself; };
   auto transport = make_gloo_transport(
       launch, {.join_within = join_within, .warn = warn, .interrupted = interrupted});
@@ -332,6 +334,11 @@ void run_case(const std::string& name, const Launch& launch) {
   if (name == "names rank 0") return names_rank_0(std::move(transport));
   if (name == "leaves its cause") return leaves_its_cause(std::move(transport));
   if (name == "without the store") return does_without_the_store(std::move(transport));
+  if (name.ends_with("SIGPIPE")) {
+    ::raise(SIGPIPE);
+    say(signalled != 0 ? "handled" : "ignored");
+    return collective::meet(*transport);
+  }
   if (name == "stays") {
     collective::meet(*transport);
     say_that_it_waits();
@@ -447,6 +454,17 @@ TEST_F(GlooRanks, LeaveTheStoreUntilTheLastHasEnded) {
   start("leaves one after the other", 2);
   expect_ends({0, 0});
   EXPECT_EQ(ends_[1].said, "done\n");  // torch would say that the store is lost
+}
+// Gloo's threads raise it when they write to a rank that has closed its connections.
+TEST_F(GlooRanks, AreNotEndedBySIGPIPE) {
+  start("raises SIGPIPE", 2);
+  expect_ends({0, 0});
+  expect_says(0, "ignored");
+}
+TEST_F(GlooRanks, KeepAHandlerOfSIGPIPE) {
+  start("handles SIGPIPE", 2);
+  expect_ends({0, 0});
+  expect_says(0, "handled");
 }
 TEST_F(GlooRanks, EndTheirCallsWhenARankIsKilled) {
   lose(2, "loses a rank");

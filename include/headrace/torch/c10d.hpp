@@ -485,12 +485,22 @@ class C10dTransport final : public Transport {
   std::array<std::unique_ptr<C10dLane>, kLanes> lanes_;
 };
 // Creates the transport. make_lane() creates a group for each lane, over a store of its own.
+// Gloo writes to its sockets in a way that raises SIGPIPE if the other rank has closed its own, and
+// by default that signal ends the process without a word. A handler of the program's stays.
+inline void keep_broken_connections_from_killing() noexcept {
+  struct sigaction before {};
+  if (::sigaction(SIGPIPE, nullptr, &before) == 0 && (before.sa_flags & SA_SIGINFO) == 0 &&
+      before.sa_handler == SIG_DFL)
+    ::signal(SIGPIPE, SIG_IGN);
+}
+
 inline std::shared_ptr<Transport> make_c10d(
     const C10dStore& store, C10dPosts::Store kind, const std::string& keeper, int rank,
     int world_size, const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {
   const auto within = [](const std::string& name, const C10dStore& of) {
     return c10::make_intrusive<c10d::PrefixStore>("headrace/" + name, of);
   };
+  keep_broken_connections_from_killing();
   // The number of transports that this rank has made over this store.
   const std::string n = std::to_string(store->add("headrace/made/" + std::to_string(rank), 1));
   auto posts = std::make_shared<C10dPosts>(within(n, store->clone()), kind, keeper,
@@ -517,6 +527,8 @@ inline std::shared_ptr<Transport> make_c10d(
 //           store.
 //
 // The store must outlive the transports of all ranks: without it, posts are not delivered.
+// If SIGPIPE has its default action, the process ignores it from now on, as every Python program
+// does: Gloo raises it where a rank that has ended is to be an error.
 // Throws headrace::Error with code
 //   kUnsupported  the group has another backend.
 //   kPeerLost     the ranks did not connect within the group's timeout.

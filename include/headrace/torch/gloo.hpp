@@ -291,6 +291,7 @@ inline void GlooJoin::leave_lost_store(const std::exception& error) {
 //   kInterrupted      GlooOptions::interrupted returned true. The other ranks throw kPeerLost.
 //   kIo               this process may open no more files.
 //   kUnsupported      torch was built without Gloo, or no thread could be started.
+// If SIGPIPE has its default action, the process ignores it from now on (c10d.hpp says why).
 // A thread is left behind if the store stands still, or if another rank ends the wait.
 inline std::shared_ptr<Transport> make_gloo_transport(const Launch& launch,
                                                       const GlooOptions& options = {}) {
