@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/units.hpp"
 
+#include <array>
+#include <charconv>
 #include <cstdio>
 
 namespace headrace::base {
@@ -22,5 +24,10 @@ std::string format_bytes_exactly(std::uint64_t bytes) {
   const std::string text = format_bytes(bytes);
   const bool rounded = text.find('.') != std::string::npos;
   return rounded ? text + " (" + std::to_string(bytes) + " bytes)" : text;
+}
+
+std::string format_number(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 }  // namespace headrace::base

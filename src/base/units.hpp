@@ -27,4 +27,7 @@ std::string format_bytes(std::uint64_t bytes);
 
 // "40 MiB", or if rounded "40.02 MiB (41963520 bytes)": different values look different.
 std::string format_bytes_exactly(std::uint64_t bytes);
+
+// As written in a text: "-1e-09", whatever the locale, where std::to_string() gives "-0.000000".
+std::string format_number(double value);
 }  // namespace headrace::base

@@ -222,11 +222,10 @@ bool is_of_a_save(const fs::directory_entry& entry) {
 // The mark goes last, so that whoever is killed here leaves a folder that the next save removes.
 void remove_unfinished(const std::string& folder) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().filename() == kUnfinishedName) continue;
-    std::error_code failed;
-    fs::remove_all(entry.path(), failed);
-    if (failed) return;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename() == kUnfinishedName) continue;
+    fs::remove_all(at->path(), error);
+    if (error) return;
   }
   if (!error) fs::remove_all(folder, error);
 }

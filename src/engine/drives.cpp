@@ -144,7 +144,7 @@ void Startup::deal_by_speed(Running& r) const {
 // Where this run makes no directory of its own, what dead ones left would stay for ever.
 void Startup::reclaim_unused_paths(const Running& r) const {
   for (std::size_t d = 0; d < in_.settings.nvme_paths.size(); ++d) {
-    const bool used = r.swap != nullptr && r.plan.drive_bytes[d] > 0;
+    const bool used = !resumed_ && r.swap != nullptr && r.plan.drive_bytes[d] > 0;
     if (!used) swap::reclaim_dead_runs_at(in_.settings.nvme_paths[d], in_.log);
   }
 }

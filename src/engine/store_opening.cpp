@@ -44,14 +44,15 @@ void StoreOpening::find_files() {
     if (error.code() != Code::kNotFound || !is_half_made()) throw;
   }
   if (exists_) return;
-  if (!half_made_) remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
+  if (!half_made_)
+    remains_.emplace(paths_, in_.settings.store, swap::RanksOfStore::one(in_.collective->rank()));
   count_on_remains();
 }
 
 // Of files of which some are missing: whether a kill while they were made explains that. From then
 // on they are held.
 bool StoreOpening::is_half_made() {
-  remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
+  remains_.emplace(paths_, in_.settings.store, swap::RanksOfStore::one(in_.collective->rank()));
   half_made_ = remains_->nothing_committed();
   if (!half_made_) remains_.reset();
   exists_ = !half_made_;
@@ -62,9 +63,11 @@ bool StoreOpening::is_half_made() {
 // store would need as much room again.
 void StoreOpening::forget(bool remove) {
   exists_ = false;
+  existing_ = swap::Existing::kReplace;
   if (!remove) return;
-  remains_.emplace(paths_, in_.settings.store, in_.collective->rank());
+  remains_.emplace(paths_, in_.settings.store, swap::RanksOfStore::one(in_.collective->rank()));
   if (!remains_->nothing_committed()) return remains_.reset();
+  existing_ = swap::Existing::kRefuse;
   count_on_remains();
 }
 
@@ -75,6 +78,7 @@ void StoreOpening::count_on_remains() {
 }
 
 void StoreOpening::remove_remains() {
+  remove_remains_of_more_ranks();
   if (!remains_) return;
   if (half_made_ && remains_->has_named()) {
     in_.log(LogLevel::kWarning, "store '" + in_.settings.store +
@@ -83,6 +87,14 @@ void StoreOpening::remove_remains() {
   }
   remains_->remove();
   remains_.reset();
+}
+
+// A store that more ranks made, and of which none has committed a step. `headrace store` would take
+// it for one of theirs.
+void StoreOpening::remove_remains_of_more_ranks() const {
+  if (in_.collective->rank() != 0) return;
+  swap::StoreRemains more(paths_, in_.settings.store, {.first = in_.collective->world_size()});
+  if (more.nothing_committed()) more.remove();
 }
 
 void StoreOpening::refuse_by_resume() const {
@@ -159,11 +171,13 @@ void StoreOpening::put_paths_in_order() {
 std::unique_ptr<swap::SwapTier> StoreOpening::open(async::Conductor& conductor,
                                                    swap::SwapTierOptions options,
                                                    const std::vector<std::uint64_t>& drive_bytes) {
+  if (refusal_) std::rethrow_exception(refusal_);
   made_.clear();
   for (std::uint32_t d = 0; d < paths_.size(); ++d) {
     const swap::StoreName name{in_.settings.store, in_.collective->rank(), d};
-    auto file = exists_ ? swap::StoreFile::open(paths_[d], name)
-                        : swap::StoreFile::create(paths_[d], name, drive_bytes[d], in_.log);
+    auto file = exists_
+                    ? swap::StoreFile::open(paths_[d], name)
+                    : swap::StoreFile::create(paths_[d], name, drive_bytes[d], existing_, in_.log);
     made_.push_back(file.get());
     options.files.push_back(std::move(file));
   }

@@ -63,6 +63,7 @@ class StoreOpening {
   void find_files();
   void put_paths_in_order();
   bool is_half_made();
+  void remove_remains_of_more_ranks() const;
   void count_on_remains();
   void refuse_by_resume() const;
   void read_newest(async::Conductor& conductor, swap::SwapTier& tier, const EpochTerms& terms,
@@ -75,6 +76,8 @@ class StoreOpening {
 
   const Inputs& in_;
   std::vector<swap::PathProbe>& paths_;
+  // A store of that name that comes while this one is made is another engine's.
+  swap::Existing existing_ = swap::Existing::kRefuse;
   bool exists_ = false, half_made_ = false;
   std::optional<swap::StoreRemains> remains_;  // of a store that does not exist
   std::exception_ptr refusal_;                 // kept until the ranks meet

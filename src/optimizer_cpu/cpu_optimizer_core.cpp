@@ -8,6 +8,7 @@
 
 #include "base/error_text.hpp"
 #include "base/sizes.hpp"
+#include "base/units.hpp"
 #include "kernels/float_mode.hpp"
 #include "kernels/gradient_pass.hpp"
 #include "optimizer_cpu/clipping.hpp"
@@ -216,7 +217,7 @@ void check_statistics(const GradientStatistics& given) {
   if (given.sum_squares >= 0 && (known || std::isfinite(given.sum_squares))) return;
   if (known && std::isnan(given.sum_squares)) return;
   throw Error(Code::kInvalidArgument,
-              "step: sum_squares = " + std::to_string(given.sum_squares) +
+              "step: sum_squares = " + base::format_number(given.sum_squares) +
                   (known ? "" : " with no value that is not finite") +
                   ": nothing was updated; give the sums of what gradient_statistics() returned");
 }

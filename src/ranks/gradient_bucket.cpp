@@ -208,8 +208,8 @@ void GradientBucket::open(const Reduction& of, bool wide, HeldGradients* mine) {
 void GradientBucket::widen(GroupId group) {
   wide_[group.index] = 1;
   for (const HeldGradients& one : held_) {
-    if (!one.used || one.of.group != group || std::ranges::count(one.has, 0) == one.has.size())
-      continue;
+    const bool holds = one.used && std::ranges::any_of(one.has, [](auto has) { return has != 0; });
+    if (!holds || one.of.group != group) continue;
     for (const std::uint32_t s : p_.partition.group_sections[group.index]) {
       const partition::Section& section = p_.partition.sections[s];
       if (!section.frozen && section.dtype != DType::kF32) widen_section(one, s);

@@ -20,13 +20,15 @@ std::vector<double> targets(double bytes, double spare, std::span<const DriveRoo
   std::vector<bool> full(drives.size(), false);
   for (bool again = true; again;) {
     again = false;
-    double weights = 0;
-    for (std::size_t d = 0; d < drives.size(); ++d) weights += full[d] ? 0 : drives[d].weight;
+    double weights = 0, most = 0;
+    for (const DriveRoom& drive : drives) most = std::max(most, drive.weight);
+    for (std::size_t d = 0; d < drives.size(); ++d)
+      weights += full[d] ? 0 : drives[d].weight / most;  // their sum may be no double
     if (weights <= 0) break;
     double taken = 0;
     for (std::size_t d = 0; d < drives.size(); ++d) {
       if (full[d]) continue;
-      target[d] = bytes * drives[d].weight / weights;
+      target[d] = bytes * (drives[d].weight / most) / weights;
       const double room = std::max(0.0, static_cast<double>(drives[d].free_bytes) - spare);
       if (target[d] <= room) continue;
       target[d] = room;
@@ -90,6 +92,7 @@ std::vector<std::uint32_t> deal_over_drives(std::span<const TileExtents> tiles,
 double weight_of_speed(double read_bytes, double read_bytes_per_second, double written_bytes,
                        double written_bytes_per_second) {
   if (read_bytes_per_second <= 0 || written_bytes_per_second <= 0) return 0;
+  if (read_bytes <= 0 && written_bytes <= 0) read_bytes = written_bytes = 1;  // frozen tiles alone
   const double seconds =
       read_bytes / read_bytes_per_second + written_bytes / written_bytes_per_second;
   return seconds > 0 ? 1 / seconds : 0;

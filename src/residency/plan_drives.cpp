@@ -27,7 +27,13 @@ void deal_again(Plan& plan, const partition::Partition& partition,
   for (std::size_t t = 0; t < plan.tiles.size(); ++t)
     tiles.push_back(stored_extents(plan, partition, t));
   std::vector<DriveRoom> rooms;
-  for (const DriveInputs& drive : drives) rooms.push_back({drive.weight, drive.free_bytes});
+  // A store has a file on every drive, so that each can be told from a missing one.
+  const std::uint64_t commits =
+      plan.durable()
+          ? swap::first_slot_offset(plan.commit_record.size_bytes, plan.registration_bytes)
+          : 0;
+  for (const DriveInputs& drive : drives)
+    rooms.push_back({drive.weight, drive.free_bytes - std::min(drive.free_bytes, commits)});
   const std::vector<std::uint32_t> dealt = deal_over_drives(tiles, rooms);
   plan.drive_bytes.assign(drives.size(), 0);
   std::vector<std::uint64_t> largest(drives.size(), 0);
@@ -50,11 +56,6 @@ void deal_again(Plan& plan, const partition::Partition& partition,
   for (std::size_t d = 0; d < drives.size(); ++d) {
     // Room for one more extent, where a failed write is repeated.
     add_row(plan, kSpare, "nvme", largest[d]);
-    // A store has a file on every drive, so that each can be told from a missing one.
-    const std::uint64_t commits =
-        plan.durable()
-            ? swap::first_slot_offset(plan.commit_record.size_bytes, plan.registration_bytes)
-            : 0;
     add_row(plan, kCommits, "nvme", commits);
     plan.drive_bytes[d] += largest[d] + commits;
     report.nvme_bytes += largest[d] + commits;

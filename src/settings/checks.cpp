@@ -201,6 +201,12 @@ void check_optimizer(const Given& given, Report& report, Settings& settings) {
   if (type == nullptr) {
     type = given_boolean(given, "optimizer.params.adam_w_mode", false);
     name = "adam";
+    if (const GivenValue* decoupled = given_boolean(given, "optimizer.params.adam_w_mode", true);
+        decoupled != nullptr && given.find("headrace.optimizer") != nullptr &&
+        settings.optimizer == OptimizerRule::kAdam) {
+      report.fault(decoupled->path,
+                   "true asks for the rule adamw, headrace.optimizer for adam; remove one of them");
+    }
   } else if (const GivenValue* coupled =
                  given_boolean(given, "optimizer.params.adam_w_mode", false)) {
     if (is_adamw(name))

@@ -50,7 +50,7 @@ std::string read_settings_file(const std::string& path) {
     if (got == 0) break;
     if (got < 0 && errno == EAGAIN) {
       pollfd readable{fd.get(), POLLIN, 0};
-      if (::poll(&readable, 1, -1) < 0) fail(path, errno);
+      if (::poll(&readable, 1, -1) < 0 && errno != EINTR) fail(path, errno);
       continue;
     }
     if (got < 0 && errno != EINTR) fail(path, errno);

@@ -17,6 +17,8 @@ using nlohmann::json;
 
 constexpr std::size_t kMostNesting = 64;
 constexpr std::size_t kMostDuplicates = 100;
+// Bytes of a value's path. Each value with a place has one.
+constexpr std::size_t kLongestPointer = 1024, kLongestOfElement = 256;
 
 // The grammar has UTF-8 without control characters.
 void check_encoding(std::string_view text) {
@@ -133,6 +135,7 @@ class Parser {
       take_colon(spelling);
       in_.skip_blanks();
       const Path member = out_ != nullptr ? path.member(name) : Path();
+      refuse_below_long_name(path, start);
       if (out_ != nullptr) place(member, start);
       object[name] = value(member);
       more = take_comma();
@@ -171,13 +174,21 @@ class Parser {
     open();
     bool more = in_.here() != ']';
     while (more) {
+      refuse_below_long_name(path, in_.at());
       const Path element = out_ != nullptr ? path.element(list.size()) : Path();
-      if (out_ != nullptr) out_->offsets.emplace(element.pointer, in_.at());
+      // A long name times a long list would take memory without end; faults name the list then.
+      if (out_ != nullptr && element.pointer.size() <= kLongestOfElement)
+        out_->offsets.emplace(element.pointer, in_.at());
       list.push_back(value(element));
       more = take_comma();
     }
     close();
     return list;
+  }
+
+  static void refuse_below_long_name(const Path& path, std::size_t offset) {
+    if (path.pointer.size() > kLongestPointer)
+      throw TextFault{offset, "found below a name that is too long for a section's; remove it"};
   }
 
   void place(const Path& member, std::size_t offset) {

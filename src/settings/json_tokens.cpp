@@ -22,8 +22,11 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 std::string mended_number(std::string_view word) {
   std::string number(word.starts_with('+') ? word.substr(1) : word);
   const std::size_t sign = number.starts_with('-') ? 1 : 0;
-  while (number.size() > sign + 1 && number[sign] == '0' && is_digit(number[sign + 1]))
-    number.erase(sign, 1);
+  std::size_t zeros = 0;
+  while (number.size() > sign + zeros + 1 && number[sign + zeros] == '0' &&
+         is_digit(number[sign + zeros + 1]))
+    ++zeros;
+  number.erase(sign, zeros);
   if (number.size() > sign && number[sign] == '.') number.insert(sign, "0");
   if (number.ends_with('.')) number += '0';
   const bool is_number = json::parse(number, nullptr, /*allow_exceptions=*/false).is_number();

@@ -22,6 +22,7 @@ std::string limit_text(const Key& key, double value) {
 
 std::string range_text(const Key& key) {
   std::string text;
+  if (key.most == kMostOfF32) return " from 1.4e-45 to " + limit_text(key, key.most) + ", or 0";
   if (key.multiple > 1) text += ", a multiple of " + std::to_string(key.multiple);
   const bool low = key.least > -std::numeric_limits<double>::infinity();
   const bool high = key.most < std::numeric_limits<double>::infinity();

@@ -159,7 +159,7 @@ constexpr Type kTypes[] = {
     {"count", Kind::kInteger, 0},
     {"steps", Kind::kInteger, 0, 2147483647, "steps"},
     {"number", Kind::kNumber},
-    {"f32", Kind::kNumber, 0, 3.4e38},
+    {"f32", Kind::kNumber, 0, kMostOfF32},
     {"share", Kind::kNumber, 0, 1, "ratio"},
     {"pair", Kind::kPair},
     {"size", Kind::kSize},

@@ -57,6 +57,9 @@ using Field =
                  In<std::optional<std::uint32_t>>, In<std::optional<std::uint64_t>>,
                  In<std::optional<double>>, In<std::optional<Pair>>>;
 
+// Of a number that is kept as f32; one above 0 that f32 would make 0 is refused, too.
+inline constexpr double kMostOfF32 = 3.4e38;
+
 struct Key {
   std::string_view path;  // "headrace.tile_elements"
   Kind kind = Kind::kText;

@@ -22,7 +22,8 @@ std::string short_text(const json& value) {
       return std::to_string(static_cast<std::int64_t>(number));
     }
   }
-  const std::string text = value.dump();
+  // Overrides may not be UTF-8.
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   return text.size() > kMost ? "" : one_line(text);
 }
 

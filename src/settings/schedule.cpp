@@ -6,6 +6,7 @@
 #include <numbers>
 #include <string>
 
+#include "base/units.hpp"
 #include "headrace/error.hpp"
 
 namespace headrace {
@@ -129,7 +130,8 @@ void LossScale::update(bool overflowed) {
     }
     if (value_ == scaling_.min_loss_scale) {
       throw Error(Code::kNotFinite,
-                  "gradients overflow fp16 at the smallest loss scale, " + std::to_string(value_) +
+                  "gradients overflow fp16 at the smallest loss scale, " +
+                      base::format_number(value_) +
                       " (fp16.min_loss_scale), which cannot be lowered; nothing was updated. Train "
                       "in bf16, lower the learning rate, or set a smaller fp16.min_loss_scale");
     }

@@ -83,6 +83,8 @@ bool read_number(const Key& key, const json& value, Settings& settings) {
   if (!value.is_number()) return false;
   const double number = value.get<double>();
   if (!std::isfinite(number) || !in_range(key, number)) return false;
+  const bool too_small = key.most == kMostOfF32 && number > 0 && static_cast<float>(number) == 0;
+  if (too_small) return false;
   store_number(key, number, settings);
   return true;
 }

@@ -64,14 +64,12 @@ class UringQueue final : public KernelQueue {
       register_buffers(options.buffers);
       register_files(options.files);
     }
-    close_in_forked_child(ring_fd_);
   }
 
   ~UringQueue() override {
     // Explicitly: closing the ring alone lets the kernel drop files and memory some time later.
     if (!buffers_.empty()) io_uring_unregister_buffers(&ring_);
     if (!files_.empty()) io_uring_unregister_files(&ring_);
-    forget_in_forked_child(ring_fd_);
     ring_fd_.release();  // io_uring_queue_exit() closes it
     io_uring_queue_exit(&ring_);
   }
@@ -211,6 +209,8 @@ class UringQueue final : public KernelQueue {
       const auto wanted = static_cast<unsigned>(std::min(batch.size(), done.size() - count));
       const unsigned taken = io_uring_peek_batch_cqe(&ring_, batch.data(), wanted);
       for (unsigned i = 0; i < taken; ++i) {
+        // Kernels before 5.11 wait with a limit by a request of liburing's own.
+        if (batch[i]->user_data == LIBURING_UDATA_TIMEOUT) continue;
         auto* const request = static_cast<IoRequest*>(io_uring_cqe_get_data(batch[i]));
         if (request == nullptr) {
           take_wake();
@@ -239,6 +239,7 @@ class UringQueue final : public KernelQueue {
   std::uint32_t batch_;
   io_uring ring_{};
   base::UniqueFd ring_fd_;  // the ring's own
+  const ClosedInForkedChild closed_in_child_{ring_fd_};
   std::vector<Range> buffers_;
   bool use_registered_ = true;
   std::vector<int> files_;

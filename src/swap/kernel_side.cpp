@@ -9,7 +9,6 @@
 
 #include "base/error_text.hpp"
 #include "swap/refusal.hpp"
-#include "swap/run_lock.hpp"
 
 namespace headrace::swap {
 namespace {
@@ -26,7 +25,8 @@ base::UniqueFd duplicate(const DriveOptions& options) {
 }
 }  // namespace
 
-KernelSide::KernelSide(const DriveOptions& options) : fd_(duplicate(options)) {
+KernelSide::KernelSide(const DriveOptions& options) {
+  fd_ = duplicate(options);
   const int fd = fd_.get();
   const IoQueueOptions queue_options{.depth = std::max(1u, options.queue_depth),
                                      .submit_batch = options.submit_batch,
@@ -41,10 +41,7 @@ KernelSide::KernelSide(const DriveOptions& options) : fd_(duplicate(options)) {
   registered_ = queue_->registered();
   buffers_registered_.store(registered_.buffers);
   blocks_.resize(queue_->depth());
-  close_in_forked_child(fd_);
 }
-
-KernelSide::~KernelSide() { forget_in_forked_child(fd_); }
 
 bool KernelSide::lost_registration() noexcept {
   if (!buffers_registered_.load() || queue_->registered().buffers) return false;

@@ -19,6 +19,7 @@
 #include "swap/block.hpp"
 #include "swap/drive.hpp"
 #include "swap/io_queue.hpp"
+#include "swap/run_lock.hpp"
 
 namespace headrace::swap {
 // For the drive's thread only, which creates it, except where noted.
@@ -26,7 +27,6 @@ class KernelSide {
  public:
   // Throws what options.make_queue throws.
   explicit KernelSide(const DriveOptions& options);
-  ~KernelSide();
   KernelSide(const KernelSide&) = delete;
   KernelSide& operator=(const KernelSide&) = delete;
 
@@ -46,6 +46,7 @@ class KernelSide {
   // A separate descriptor, so that a late request never meets a reused number. A forked child
   // closes it, as it would keep a store's lock.
   base::UniqueFd fd_;
+  const ClosedInForkedChild closed_in_child_{fd_};
   std::vector<Block> blocks_;
   std::unique_ptr<IoQueue> queue_;
   std::string queue_name_, queue_reason_;

@@ -118,7 +118,8 @@ void name_file_system(int directory, PathProbe& probe) {
   if (::fstat(directory, &file) != 0) throw not_usable(probe.path, errno);
   probe.device = file.st_dev;
   probe.inode = file.st_ino;
-  probe.free_bytes = base::free_bytes(directory).value_or(0);
+  // Where it does not say, the reservation finds out; large, and sums of it still fit.
+  probe.free_bytes = base::free_bytes(directory).value_or(std::uint64_t{1} << 60);
 }
 
 // A file that is gone when it is closed.

@@ -26,4 +26,16 @@ bool process_runs(int pid);
 // `fd` stays in place until it is forgotten.
 void close_in_forked_child(base::UniqueFd& fd);
 void forget_in_forked_child(base::UniqueFd& fd) noexcept;
+
+// While it lives. Declare it after `fd`, and before `fd` holds anything that a child must not keep.
+class ClosedInForkedChild {
+ public:
+  explicit ClosedInForkedChild(base::UniqueFd& fd) : fd_(fd) { close_in_forked_child(fd_); }
+  ~ClosedInForkedChild() { forget_in_forked_child(fd_); }
+  ClosedInForkedChild(const ClosedInForkedChild&) = delete;
+  ClosedInForkedChild& operator=(const ClosedInForkedChild&) = delete;
+
+ private:
+  base::UniqueFd& fd_;
+};
 }  // namespace headrace::swap

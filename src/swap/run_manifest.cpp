@@ -51,8 +51,10 @@ void write_manifest(int directory_fd, const std::string& directory_path,
       ::openat(directory_fd, kName, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)));
   const ssize_t written =
       file ? TEMP_FAILURE_RETRY(::write(file.get(), text.data(), text.size())) : -1;
-  if (written == static_cast<ssize_t>(text.size())) return;
-  const int error = written < 0 ? errno : ENOSPC;
+  // Synced, since a power failure may leave a run's files, and nothing that tells whose they are.
+  const bool whole = written == static_cast<ssize_t>(text.size());
+  if (whole && (::fdatasync(file.get()) == 0 || errno == EINVAL)) return;
+  const int error = whole || written < 0 ? errno : ENOSPC;
   throw Error(code_of(error),
               "could not write " + directory_path + "/" + kName + ": " + base::errno_text(error) +
                   "; the run cannot start there; " + what_helps(error),

@@ -130,8 +130,11 @@ std::optional<std::uint64_t> open_locked(UniqueFd& file, int directory, const st
     if (!file && errno == ENOENT) return std::nullopt;
     if (!file) refuse("could not open", path, errno, use);
     take_lock(file.get(), path, use);
+    struct stat named {};
     if (::fstat(file.get(), &status) != 0) refuse("could not look at", path, errno);
-    if (status.st_nlink == 0) continue;  // removed or replaced between open and lock
+    const bool still = ::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+                       named.st_ino == status.st_ino && named.st_dev == status.st_dev;
+    if (!still) continue;  // removed, replaced or published between open and lock
     if (use == StoreUse::kWrite) make_private(file.get(), status, 0600);
     return static_cast<std::uint64_t>(status.st_size);
   }
@@ -224,22 +227,29 @@ void StoreFile::remove() {
 }
 
 std::unique_ptr<StoreFile> StoreFile::create(const PathProbe& path, const StoreName& name,
-                                             std::uint64_t size_bytes, const LogSink& log) {
+                                             std::uint64_t size_bytes, Existing existing,
+                                             const LogSink& log) {
   std::unique_ptr<StoreFile> store(new StoreFile(path, name, size_bytes));
-  store->make(path, log);
+  store->make(path, existing, log);
   return store;
 }
 
 // Stores are made as runs are: under the lock on the user's directory, until this file's own is
 // held. The blocks come after it, since they may take long.
-void StoreFile::make(const PathProbe& path, const LogSink& log) {
+void StoreFile::make(const PathProbe& path, Existing existing, const LogSink& log) {
   const UniqueFd parent = open_directory_at(nvme_path_);
   user_directory_ = open_user_directory(parent.get(), user_directory_name(), user_path_);
   maker_pid_ = static_cast<int>(::getpid());
   reclaim_dead_runs(user_directory_.get(), user_path_, base::sink_or_stderr(log));
   make_place();
   const std::string temporary = temporary_name().file();
-  open_locked(replaced_, directory_.get(), name_.file(), path_, path.direct);
+  if (open_locked(replaced_, directory_.get(), name_.file(), path_, path.direct) &&
+      existing == Existing::kRefuse) {
+    throw Error(Code::kWrongState,
+                path_ +
+                    " was made by another engine since this one looked for it; nothing was "
+                    "written; start again, and this run continues from that store");
+  }
   if (UniqueFd left;
       open_locked(left, directory_.get(), temporary, directory_path() + "/" + temporary, false)) {
     ::unlinkat(directory_.get(), temporary.c_str(), 0);

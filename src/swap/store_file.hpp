@@ -32,6 +32,9 @@ struct StoreName {
 // A reader needs no right to write, changes no permissions, and shares the lock with others.
 enum class StoreUse { kWrite, kRead };
 
+// Of a file that create() finds under its name.
+enum class Existing : std::uint8_t { kRefuse, kReplace };
+
 class StoreFile : public DriveFile {
  public:
   // Opens a file and takes its lock. It waits up to ten seconds for what a dead process, or one
@@ -50,10 +53,11 @@ class StoreFile : public DriveFile {
                                          StoreUse use = StoreUse::kWrite);
   // Makes a file of this size under a temporary name, with its lock held and all its blocks
   // reserved, and removes what a dead run left under that name, and dead runs. Throws as open() and
-  // SwapFile, and leaves nothing behind. A file that has the name already stays until publish()
-  // replaces it, and nobody can open it meanwhile.
+  // SwapFile, and leaves nothing behind. A file that has the name already is refused (kWrongState),
+  // or stays until publish() replaces it, and nobody can open it meanwhile.
   static std::unique_ptr<StoreFile> create(const PathProbe& path, const StoreName& name,
-                                           std::uint64_t size_bytes, const LogSink& log);
+                                           std::uint64_t size_bytes, Existing existing,
+                                           const LogSink& log);
   // Removes a file that was created and not published, and directories that are empty then.
   ~StoreFile() override;
 
@@ -65,7 +69,7 @@ class StoreFile : public DriveFile {
 
  private:
   StoreFile(const PathProbe& path, StoreName name, std::uint64_t size_bytes);
-  void make(const PathProbe& path, const LogSink& log);
+  void make(const PathProbe& path, Existing existing, const LogSink& log);
   void make_place();
   void remove_unpublished();
   std::string directory_path() const { return user_path_ + "/" + name_.directory(); }

@@ -46,11 +46,11 @@ std::uint64_t bytes_of(const StoreFile& file) {
 }  // namespace
 
 StoreRemains::StoreRemains(std::span<const PathProbe> paths, const std::string& store,
-                           std::optional<std::uint32_t> rank, StoreUse use)
+                           RanksOfStore ranks, StoreUse use)
     : bytes_(paths.size()) {
   for (std::size_t p = 0; p < paths.size(); ++p) {
     for (const StoreName& name : files_of_store(paths[p], store)) {
-      if (rank && name.rank != *rank) continue;
+      if (name.rank < ranks.first || name.rank > ranks.last) continue;
       files_.push_back(StoreFile::hold(paths[p], name, use));
       bytes_[p] += bytes_of(*files_.back());
     }

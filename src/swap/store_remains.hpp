@@ -8,7 +8,6 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,12 +15,17 @@
 #include "swap/store_file.hpp"
 
 namespace headrace::swap {
+struct RanksOfStore {
+  std::uint32_t first = 0, last = ~0u;
+  static RanksOfStore one(std::uint32_t rank) { return {rank, rank}; }
+};
+
 class StoreRemains {
  public:
-  // Takes the locks of all files of this rank (none: of every rank) below the paths, until it is
-  // destroyed. Throws as StoreFile::hold(): kWrongState while somebody makes the store.
-  StoreRemains(std::span<const PathProbe> paths, const std::string& store,
-               std::optional<std::uint32_t> rank, StoreUse use = StoreUse::kWrite);
+  // Takes the locks of all files of these ranks below the paths, until it is destroyed. Throws as
+  // StoreFile::hold(): kWrongState while somebody makes the store.
+  StoreRemains(std::span<const PathProbe> paths, const std::string& store, RanksOfStore ranks,
+               StoreUse use = StoreUse::kWrite);
 
   bool empty() const noexcept { return files_.empty(); }
   bool has_named() const noexcept;

@@ -62,9 +62,19 @@ TEST(NewFolders, AreNotTakenFromASaveThatHasJustReplacedThem) {
   const int old = ::open(path.c_str(), O_RDONLY | O_DIRECTORY);
   ASSERT_EQ(::flock(old, LOCK_EX), 0);
   std::string refusal;
-  std::thread second(
-      [&] { refusal = refusal_of([&] { const NewFolder taken(folder.string() + "/a"); }); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::atomic<bool> refused{false};
+  std::thread second([&] {
+    refusal = refusal_of([&] { const NewFolder taken(folder.string() + "/a"); });
+    refused = true;
+  });
+  const auto opened = [&] {  // by this thread and the second
+    int count = 0;
+    std::error_code gone;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd"))
+      count += fs::read_symlink(entry, gone) == path ? 1 : 0;
+    return count;
+  };
+  while (opened() < 2 && !refused) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   fs::remove_all(path);
   fs::create_directory(path);
   std::ofstream(path + "/.unfinished");

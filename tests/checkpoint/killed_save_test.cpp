@@ -210,6 +210,7 @@ TEST_F(KilledSave, LeavesTheOneBeforeAtEachOfItsCalls) {
       SCOPED_TRACE("killed at call " + std::to_string(k) + " of " + std::to_string(calls));
       EXPECT_EQ(save_in_child(second_, file_bytes, k), 0u);
       expect_one_or_the_other();
+      fs::remove_all(second_ + ".tmp");  // the calls of the next are its own alone
       ++points;
     }
   }
@@ -228,8 +229,9 @@ TEST_F(KilledSave, LeavesTheOneBeforeAtAnyTime) {
                          ::kill(child, SIGKILL);
                        }) != 0;
     expect_one_or_the_other();
-    if (ended) break;
-    ++killed;
+    if (ended && killed > 0) break;  // on a busy machine the first may be whole, too
+    killed += ended ? 0 : 1;
+    fs::remove_all(second_);
   }
   EXPECT_GT(killed, 0);
   expect_next_save_works();

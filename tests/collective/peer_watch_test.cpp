@@ -103,10 +103,12 @@ World world_of(std::uint32_t size, milliseconds deadline = std::chrono::minutes(
 }
 
 TEST(PeerWatch, NamesALateRankOnceAtAQuarterOfTheDeadline) {
-  World world = world_of(3, milliseconds(2000));
+  World world = world_of(3, milliseconds(8000));
   std::thread first([&] { meet(*world.ranks[0], {7, "step"}); });
   std::thread second([&] { meet(*world.ranks[1], {7, "step"}); });
-  std::this_thread::sleep_for(milliseconds(1200));
+  while (world.lines[0]->taken().empty() || world.lines[1]->taken().empty())
+    std::this_thread::sleep_for(milliseconds(10));
+  std::this_thread::sleep_for(milliseconds(300));  // it is said once
   meet(*world.ranks[2], {7, "step"});
   first.join();
   second.join();
@@ -116,7 +118,7 @@ TEST(PeerWatch, NamesALateRankOnceAtAQuarterOfTheDeadline) {
     ASSERT_EQ(lines.size(), 1u);
     EXPECT_TRUE(has(lines[0], "rank " + std::to_string(r) + " has waited ")) << lines[0];
     EXPECT_TRUE(has(lines[0], "in exchange 'step' (sequence 7, 0 bytes) for rank 2;")) << lines[0];
-    EXPECT_TRUE(has(lines[0], "it gives up after 2000 ms")) << lines[0];
+    EXPECT_TRUE(has(lines[0], "it gives up after 8000 ms")) << lines[0];
     EXPECT_FALSE(has(lines[0], "no sign of life")) << lines[0];
   }
 }
@@ -199,11 +201,13 @@ TEST(PeerWatch, NamesNoRankThatHasLeftForTheSilenceOfAnother) {
   Lines lines;
   const auto rank =
       make_collective({.transport = network, .deadline = milliseconds(8000), .warn = lines.sink()});
+  std::atomic<bool> ended{false};
   std::thread end([&] {
-    std::this_thread::sleep_for(milliseconds(2600));  // after the warning
+    while (lines.taken().empty() && !ended) std::this_thread::sleep_for(milliseconds(10));
     network->break_off();
   });
   const std::string text = peer_lost_text([&] { meet(*rank, {3, "step"}); });
+  ended = true;
   end.join();
   EXPECT_TRUE(has(text, "rank 1 ended without a word")) << text;
   EXPECT_FALSE(has(text, "rank 2")) << text;

@@ -52,6 +52,7 @@ class Deferred : public ::testing::Test {
               return writes_fail_.load();
             }
             if (reads_are_slow_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            while (reads_wait_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
             if (reads_fail_ == ReadsFail::kAtOnePlace && !bad_place_)
               bad_place_ = transfer.offset_bytes;  // one failure is repeated and not seen
             return reads_fail_ == ReadsFail::kAll || bad_place_ == transfer.offset_bytes;
@@ -104,7 +105,7 @@ class Deferred : public ::testing::Test {
     return errors;
   }
 
-  std::atomic<bool> writes_fail_{false}, reads_are_slow_{false};
+  std::atomic<bool> writes_fail_{false}, reads_are_slow_{false}, reads_wait_{false};
   std::atomic<int> failed_writes_{0};
   std::string logged_errors_;
   std::atomic<ReadsFail> reads_fail_{ReadsFail::kNone};
@@ -355,11 +356,13 @@ TEST_F(Deferred, AnInterruptOfACallThatWaitsIsOneForTheCallsAfterItToo) {
   ScriptedTrainer trainer(*engine, kGroups);
   reads_are_slow_ = true;
   trainer.step(usual());
+  reads_wait_ = true;
   {
     const std::jthread waits(
         [&] { EXPECT_CODE(Code::kInterrupted, engine->finish_step(), "interrupted"); });
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     engine->interrupt();
+    reads_wait_ = false;
   }
   EXPECT_CODE(Code::kInterrupted, (void)engine->gather(kLast), "interrupted");
 }

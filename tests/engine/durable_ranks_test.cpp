@@ -128,6 +128,21 @@ std::vector<std::string> expected(std::uint32_t world) {
   return all;
 }
 
+// What the ranks that are gone had made would belong to no store.
+TEST(RanksStore, ThatHoldsNoStepIsMadeAnewByFewerRanks) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable(directory.string());
+  expect_no_error(run_world(4, settings, [](Rank&) {}));
+  const fs::path store = fs::path(directory.string()) / swap::user_directory_name() / "store-run";
+  const auto files = [&] { return std::distance(fs::directory_iterator(store), {}); };
+  ASSERT_EQ(files(), 4);
+  expect_no_error(
+      run_world(2, settings, [](Rank& rank) { train_to(rank.engine, rank.trainer, 1); }));
+  EXPECT_EQ(files(), 2);
+  expect_no_error(
+      run_world(2, settings, [](Rank& rank) { EXPECT_EQ(rank.engine.resumed()->step, 1u); }));
+}
+
 // ---- kills ----
 
 struct Kill {

@@ -801,6 +801,58 @@ TEST_F(DurableRefusal, NamesTheDriveThatIsMissing) {
   expect_refused(Code::kNotFound, "lacks its file of drive 0", [&] { open(settings_); });
 }
 
+// Two engines look for a store that is not there; one makes it, commits and ends meanwhile.
+TEST(NewStore, DoesNotReplaceOneThatCameMeanwhile) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable({directory.string()});
+  engine::EngineParts parts;
+  parts.make_conductor = [&] {
+    EXPECT_EQ(in_a_child([&] {
+                Engine other(settings, quiet());
+                ScriptedTrainer trainer(other, kGroups);
+                train_to(other, trainer, 2);
+                other.close();
+              }),
+              0);
+    return async::make_conductor_asio();
+  };
+  Engine late = engine::engine_with_parts(settings, quiet(), parts);
+  EXPECT_CODE(Code::kWrongState, const ScriptedTrainer trainer(late, kGroups),
+              "was made by another engine since this one looked for it");
+  late.close();
+  Engine again(settings, quiet());
+  ScriptedTrainer trainer(again, kGroups);
+  EXPECT_EQ(again.resumed()->step, 2u);
+  EXPECT_EQ(trainer.hashes(), expected()[2]);
+}
+
+// As a killed engine leaves that slept.
+TEST(ResumedStore, RemovesDeadRunsOfItsPaths) {
+  const TemporaryDirectory directory;
+  const Settings settings = durable({directory.string()});
+  {
+    Engine engine(settings, quiet());
+    ScriptedTrainer trainer(engine, kGroups);
+    train_to(engine, trainer, 1);
+    engine.close();
+  }
+  Settings scratch = settings;
+  scratch.durable_every = 0;
+  scratch.store.clear();
+  EXPECT_EQ(in_a_child([&] {
+              Engine killed(scratch, quiet());
+              const ScriptedTrainer trainer(killed, kGroups);
+              ::kill(::getpid(), SIGKILL);
+            }),
+            -SIGKILL);
+  const std::string user = directory.string() + "/" + swap::user_directory_name();
+  const auto entries = [&] { return std::distance(std::filesystem::directory_iterator(user), {}); };
+  EXPECT_EQ(entries(), 2) << "the store, and the dead run";
+  Engine resumed(settings, quiet());
+  const ScriptedTrainer trainer(resumed, kGroups);
+  EXPECT_EQ(entries(), 1);
+}
+
 TEST_F(DurableRefusal, IsInUseByOneEngineAtATime) {
   Engine engine(settings_, quiet());
   const ScriptedTrainer trainer(engine, kGroups);

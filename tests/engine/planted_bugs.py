@@ -203,7 +203,7 @@ BUGS_OF_STORES = [
      "    co_await p_.swap.sync();\n    ++record_.head().incarnation;\n",
      "    ++record_.head().incarnation;\n"),
     ("a store's file is not locked", "src/swap/store_file.cpp",
-     "    take_lock(file.get(), path, use);\n    if (::fstat(", "    if (::fstat("),
+     "    take_lock(file.get(), path, use);\n    struct stat named", "    struct stat named"),
     ("checksums of weights are not restored", "src/tiles/tile_places.cpp",
      "other = slot(current ^ 1);\n  }\n"
      "  std::ranges::copy(record.weight_checksums(), weight_checksums_.begin());\n",
@@ -296,7 +296,7 @@ BUGS_OF_CHECKPOINTS = [
      "    for (std::uint32_t g = 0; taking && g < 0; ++g)\n",
      "Checkpoint.ALoadThatFailsOnOneRankLeavesNoneWithValues"),
     ("a save that fails leaves its folder", "src/checkpoint/files.cpp",
-     "  if (finished_) return;\n", "  return;\n",
+     "  if (!finished_) remove_unfinished(path_);\n", "",
      "Checkpoint.ASaveThatFailsOnTheWayLeavesNothingAndTheEngineTrainsOn"),
     ("a save removes what it has not written", "src/checkpoint/files.cpp",
      "    if (marked && is_of_a_save(entry)) continue;\n",

@@ -325,7 +325,7 @@ class AnEnd(Stubs):
     def test_by_the_limit_skips_the_part_and_what_it_has_no_time_for(self):
         self.packed()
         write(self.folder / "path" / "nvidia-smi", "#!/bin/sh\nexec sleep 100\n", 0o755)
-        parts = self.check("--limit", "5.5")
+        parts = self.check("--limit", "10")
         self.assertIn("--limit came before its end", parts["machine"]["reason"])
         self.assertIn("of --limit are left", parts["look"]["reason"])
         self.assertTrue(self.report["complete"])

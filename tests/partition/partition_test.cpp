@@ -176,7 +176,9 @@ void expect_shards_to_cover(const Partition& p, const Section& section) {
     EXPECT_TRUE(end % kBlockElements == 0 || end == section.buffer_elements);
     for (std::uint64_t e = shard.first_element; e < end; e += kBlockElements)
       EXPECT_EQ(p.owner_of(section, e), r);
-    if (shard.elements > 0) EXPECT_EQ(p.owner_of(section, end - 1), r);
+    if (shard.elements > 0) {
+      EXPECT_EQ(p.owner_of(section, end - 1), r);
+    }
   }
   EXPECT_EQ(end, section.buffer_elements);
   EXPECT_LE(largest, p.largest_shard_elements(section));

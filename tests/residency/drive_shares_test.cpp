@@ -111,6 +111,7 @@ TEST(DriveShares, WhatFitsNowhereGoesToTheDriveWithTheMostRoom) {
 TEST(DriveShares, ASpeedCountsAsTheStepMovesBytes) {
   EXPECT_DOUBLE_EQ(weight_of_speed(10, 2, 10, 1), 1.0 / 15);
   EXPECT_EQ(weight_of_speed(10, 0, 10, 1), 0);
+  EXPECT_EQ(weight_of_speed(0, 3, 0, 1), 3 * weight_of_speed(0, 1, 0, 1.0 / 3)) << "frozen tiles";
   EXPECT_EQ(weight_of_speed(10, 1, 10, 0), 0);
 }
 }  // namespace

@@ -157,6 +157,21 @@ TEST(Plan, DealsTilesOverDrivesAgainAndChangesNothingInMemory) {
   }
 }
 
+TEST(Plan, LeavesRoomForTheCommitRecordsOfADriveThatIsNearlyFull) {
+  const auto partition = transformer(512, 20);
+  auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);
+  inputs.settings.nvme_paths = {"/a", "/b"};
+  inputs.settings.durable_every = 1;
+  inputs.commit_bytes = 16 << 20;  // six records on each drive
+  Plan plan = make_plan(inputs);
+  constexpr std::uint64_t kFree = 200 << 20;
+  ASSERT_GT(plan.drive_bytes[0], kFree);
+  deal_again(plan, partition, inputs.settings.nvme_paths,
+             {{.weight = 1, .free_bytes = kFree}, {.weight = 1}});
+  EXPECT_LE(plan.drive_bytes[0], kFree);
+  EXPECT_GT(plan.drive_bytes[0], kFree / 2);
+}
+
 TEST(Plan, KeepsUnderALargerBudgetWhatItKeptUnderASmallerOne) {
   const auto partition = transformer(256, 9);
   auto inputs = inputs_for(partition, OffloadDevice::kNvme, OffloadDevice::kNvme);

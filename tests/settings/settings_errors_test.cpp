@@ -233,6 +233,53 @@ TEST(SettingsErrors, SayInWhichDtypeGradientsAreReallySummed) {
       << summed;
 }
 
+TEST(SettingsErrors, RefuseAModeOfAdamThatTheRuleIsNotOf) {
+  const std::string decoupled = R"("optimizer": {"params": {"adam_w_mode": true}})";
+  EXPECT_NE(refusal(R"({"headrace": {"optimizer": "adam"}, )" + decoupled + "}")
+                .find("true asks for the rule adamw, headrace.optimizer for adam; remove one"),
+            std::string::npos);
+  EXPECT_EQ(refusal(R"({"headrace": {"optimizer": "adamw"}, )" + decoupled + "}"), "accepted");
+}
+
+// It would become 0, and with it elements that never had a gradient NaN.
+TEST(SettingsErrors, RefuseANumberThatF32WouldMakeZero) {
+  const auto eps = [](const std::string& value) {
+    return refusal(R"({"optimizer": {"type": "AdamW", "params": {"eps": )" + value + "}}}");
+  };
+  EXPECT_NE(eps("1e-46").find("a number from 1.4e-45 to 3.4e+38, or 0"), std::string::npos)
+      << eps("1e-46");
+  EXPECT_EQ(eps("1e-45"), "accepted");
+  EXPECT_EQ(eps("0"), "accepted");
+}
+
+TEST(SettingsErrors, TakeAnOverrideThatIsNotUtf8AndHasNoEffect) {
+  EXPECT_EQ(refusal("{}", {"communication_data_type=\xff"}), "accepted");
+}
+
+// Each element would keep the whole name.
+TEST(SettingsErrors, KeepNoLongNameForEachElement) {
+  const std::string name(200, 'n');
+  std::string list = "1";
+  for (int i = 0; i < 1000; ++i) list += ",1";
+  const auto stored = [&](const std::string& path) {
+    std::size_t bytes = 0;
+    for (const auto& [pointer, offset] :
+         settings::parse_document(path, settings::Syntax::kStrict).offsets)
+      bytes += pointer.size();
+    return bytes;
+  };
+  EXPECT_LT(stored("{\"" + name + "\":{\"" + name + "\":[" + list + "]}}"), 2000u);
+  const std::string longer(2000, 'n');
+  for (const char* value : {"[1]", "{\"a\": 1}"}) {
+    EXPECT_NE(refusal("{\"" + longer + "\": " + value + "}").find("found below a name that is too"),
+              std::string::npos);
+  }
+}
+
+TEST(SettingsErrors, FindManyZerosInLittleTime) {
+  EXPECT_NE(refusal(std::string(1 << 21, '0')), "accepted");
+}
+
 TEST(SettingsErrors, NameTheOverride) {
   EXPECT_STARTS_WITH(refusal("{}", {"nonsense"}), "--set nonsense: not of the form KEY=VALUE");
   EXPECT_STARTS_WITH(refusal("{}", {"=1"}), "--set =1: not of the form KEY=VALUE");

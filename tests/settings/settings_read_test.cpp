@@ -270,6 +270,8 @@ TEST(Settings, TakeTheRuleAndTheConstantsOfDeepSpeedsOptimizer) {
   EXPECT_EQ(without.optimizer_section.hyperparameters(without.optimizer, ours).beta1, 0.5f);
   EXPECT_EQ(without.optimizer_section.hyperparameters(without.optimizer, ours).eps, 0.25f);
   EXPECT_EQ(without.optimizer_section.learning_rate(without.optimizer, 7), 7);
+  EXPECT_EQ(Settings::from_json(R"({"optimizer": {"params": {"adam_w_mode": true}}})").optimizer,
+            OptimizerRule::kAdamW);
   EXPECT_EQ(Settings::from_json(R"({"optimizer": {"params": {"adam_w_mode": false}}})").optimizer,
             OptimizerRule::kAdam);
   const Settings adam =

@@ -124,8 +124,12 @@ ChildProcesses::~ChildProcesses() {
   }
 }
 
+// Bound until this process ends, and never listened on: no other program is given the port by
+// chance, and a server that sets SO_REUSEADDR can listen there.
 std::uint16_t free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -133,7 +137,6 @@ std::uint16_t free_port() {
   if (::bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
       ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     throw std::runtime_error("no free port");
-  ::close(socket);
   return ntohs(address.sin_port);
 }
 

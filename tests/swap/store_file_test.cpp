@@ -75,8 +75,9 @@ class Sleeper {
 class StoreFileTest : public testing::Test {
  protected:
   std::unique_ptr<StoreFile> create(std::uint32_t drive = 0,
-                                    std::uint64_t size_bytes = kStoreFileSize) {
-    return StoreFile::create(probe_, {"run7", 0, drive}, size_bytes, log_.sink());
+                                    std::uint64_t size_bytes = kStoreFileSize,
+                                    Existing existing = Existing::kReplace) {
+    return StoreFile::create(probe_, {"run7", 0, drive}, size_bytes, existing, log_.sink());
   }
   std::unique_ptr<StoreFile> open(std::uint32_t drive = 0, StoreUse use = StoreUse::kWrite) {
     return StoreFile::open(probe_, {"run7", 0, drive}, use);
@@ -114,6 +115,19 @@ unsigned permissions_of(const std::string& path) {
   struct stat status {};
   EXPECT_EQ(::lstat(path.c_str(), &status), 0) << path;
   return status.st_mode & 07777;
+}
+
+TEST_F(StoreFileTest, IsNotReplacedByWhoExpectsNone) {
+  make_store();
+  struct stat before {};
+  ASSERT_EQ(::stat(file().c_str(), &before), 0);
+  expect_refused(
+      [this] { create(0, kStoreFileSize, Existing::kRefuse); }, Code::kWrongState, 0,
+      {file() + " was made by another engine since this one looked for it", "start again"});
+  struct stat after {};
+  ASSERT_EQ(::stat(file().c_str(), &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  EXPECT_FALSE(fs::exists(temporary()));
 }
 
 TEST_F(StoreFileTest, IsMadeUnderATemporaryNameAndStaysOncePublished) {
@@ -561,21 +575,22 @@ TEST_F(StoreFileTest, RemainsThatMayHoldACommitStay) {
       return 1;
     });
     ASSERT_EQ(maker.told(), 1);
-    expect_refused([this] { StoreRemains(std::span(&probe_, 1), "run7", 0); }, Code::kWrongState, 0,
-                   {".new-rank0.1.store", "is in use"});
+    expect_refused([this] { StoreRemains(std::span(&probe_, 1), "run7", RanksOfStore::one(0)); },
+                   Code::kWrongState, 0, {".new-rank0.1.store", "is in use"});
   }
   EXPECT_EQ(files_of_store(probe_, "run7").size(), 2u);
   {
-    StoreRemains remains(std::span(&probe_, 1), "run7", 0);
+    StoreRemains remains(std::span(&probe_, 1), "run7", RanksOfStore::one(0));
     EXPECT_TRUE(remains.has_named());
     EXPECT_FALSE(remains.nothing_committed());
     expect_refused([&] { remains.remove(); }, Code::kWrongState, 0,
                    {"run7", "nothing was removed"});
   }
   EXPECT_EQ(files_of_store(probe_, "run7").size(), 2u);
-  EXPECT_TRUE(StoreRemains(std::span(&probe_, 1), "run7", 1).empty()) << "of another rank";
+  EXPECT_TRUE(StoreRemains(std::span(&probe_, 1), "run7", RanksOfStore::one(1)).empty())
+      << "of another rank";
   ASSERT_EQ(::unlink(file().c_str()), 0);
-  StoreRemains remains(std::span(&probe_, 1), "run7", std::nullopt);
+  StoreRemains remains(std::span(&probe_, 1), "run7", {});
   EXPECT_GE(remains.bytes_on_paths().at(0), kStoreFileSize);
   remains.remove();
   EXPECT_TRUE(tree(directory()).empty());
@@ -593,7 +608,7 @@ TEST_F(StoreFileTest, DrivesAndStoresAreFoundByTheirNames) {
   EXPECT_EQ(drives_in_store(probe_, "run7", 0), (std::vector<std::uint32_t>{0, 2, 10}));
   EXPECT_EQ(drives_in_store(probe_, "run7", 1), std::vector<std::uint32_t>{7});
   EXPECT_TRUE(drives_in_store(probe_, "run", 0).empty());
-  StoreFile::create(probe_, {"a", 0, 0}, kPage, log_.sink())->publish();
+  StoreFile::create(probe_, {"a", 0, 0}, kPage, Existing::kRefuse, log_.sink())->publish();
   std::ofstream(user_path() + "/store-file") << "";
   EXPECT_EQ(stores_at(scratch_.path()), (std::vector<std::string>{"a", "run7"}));
   expect_refused([&] { stores_at(scratch_ / "nothing"); }, Code::kNotFound, ENOENT, {"nothing"});

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // A few dozen MiB, in about a second.
-const std::string kSmall = " --size 64M --max-write 1G --runtime 2 --rounds 6 ";
+const std::string kSmall = " --size 64M --max-write 1G --runtime 10 --rounds 6 ";
 
 class BenchProgram : public ::testing::Test {
  protected:
@@ -43,7 +43,7 @@ TEST_F(BenchProgram, MeasuresReportsAndLeavesTheUsersFilesAlone) {
   const Ran ran = run_headrace("bench --rw read,rw --bs 256k --iodepth 4,8" + kSmall + "--json " +
                                report + " " + drive());
   ASSERT_EQ(ran.exit_code, 0) << ran.out;
-  for (const char* words : {"at most about 2 s and writes at most 1 GiB", "verified: 16,384 pages",
+  for (const char* words : {"at most about 10 s and writes at most 1 GiB", "verified: 16,384 pages",
                             "`headrace tune` finds them"})
     EXPECT_NE(ran.out.find(words), std::string::npos) << words << "\n" << ran.out;
   const json document = json::parse(std::ifstream(report));
@@ -169,6 +169,31 @@ TEST_F(BenchProgram, PrintsTheSameWorkInFiosWords) {
   for (const char* words : {"--rw=rw", "--bs=4M", "--iodepth=8", "--ioengine=io_uring"})
     EXPECT_NE(ran.out.find(words), std::string::npos) << ran.out;
   EXPECT_TRUE(left().empty());
+}
+
+// fio makes a file anew that is shorter than --size, so that it would be lost.
+TEST_F(BenchProgram, KeepsAFileOfTheUsersInFiosWords) {
+  const std::string file = in_results("model.bin");
+  std::ofstream(file) << "x";
+  fs::resize_file(file, 5 << 20);
+  const Ran ran = run_headrace("bench --as-fio --rw read --bs 1M " + file);
+  EXPECT_EQ(ran.exit_code, 0) << ran.out;
+  for (const char* words : {"--readonly", "--allow_file_create=0", "--size=4194304"})
+    EXPECT_NE(ran.out.find(words), std::string::npos) << ran.out;
+}
+
+TEST_F(BenchProgram, RefusesAFileThatHoldsLessThanABlockPerJob) {
+  const std::string file = in_results("model.bin");
+  std::ofstream(file) << "x";
+  fs::resize_file(file, 8 << 20);
+  for (const char* words : {"--bs 16M ", "--bs 1M --jobs 64 "}) {
+    const Ran ran = run_headrace("bench --rw read " + (words + file));
+    EXPECT_EQ(ran.exit_code, 2) << ran.out;
+    EXPECT_NE(ran.out.find(file + " holds 8 MiB, less than a block for each job; nothing was "
+                                  "measured. Give a smaller --bs or fewer --jobs"),
+              std::string::npos)
+        << ran.out;
+  }
 }
 
 // Where it is in the middle of its rounds, by its file.

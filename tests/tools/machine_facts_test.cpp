@@ -43,6 +43,31 @@ TEST(ProcessLimitsTest, ReadWhetherLockedMemoryCounts) {
   EXPECT_EQ(may_lock_all(root.path()), false);
 }
 
+TEST(ProcessLimitsTest, CountLockedMemoryInAUserNamespace) {
+  const FakeRoot root;
+  root.write("/proc/self/status", "CapEff:\t000001ffffffffff\n");
+  root.write("/proc/self/uid_map", "         0          0 4294967295\n");
+  EXPECT_EQ(may_lock_all(root.path()), true);
+  root.write("/proc/self/uid_map", "         0       1000          1\n");
+  EXPECT_EQ(may_lock_all(root.path()), false);
+}
+
+TEST(IoCaps, AreReadInControlGroupsOfVersionOne) {
+  const FakeRoot root;
+  root.write("/proc/self/cgroup", "5:blkio:/job\n");
+  root.write("/proc/self/mountinfo",
+             "30 24 0:26 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio\n");
+  root.write("/sys/fs/cgroup/blkio/job/blkio.throttle.read_bps_device", "259:0 1048576\n8:0 7\n");
+  root.write("/sys/fs/cgroup/blkio/job/blkio.throttle.write_iops_device", "259:0 500\n");
+  const auto caps = io_caps(root.path());
+  ASSERT_EQ(caps.size(), 3u);
+  EXPECT_EQ(caps[0].number, "259:0");
+  EXPECT_EQ(caps[0].read_bytes, 1048576u);
+  EXPECT_EQ(caps[0].source, "cgroup blkio.throttle.read_bps_device of /sys/fs/cgroup/blkio/job");
+  EXPECT_EQ(caps[1].number, "8:0");
+  EXPECT_EQ(caps[2].writes, 500u);
+}
+
 TEST(IoCaps, AreThoseOfTheGroupAndItsAncestors) {
   const FakeRoot root;
   root.write("/proc/self/cgroup", "0::/slice/job\n");

@@ -420,6 +420,21 @@ TEST_F(PlanProgram, TakesTheGpusThatDoctorCouldUse) {
   EXPECT_EQ(read(json)["machine"]["gpu_memory_bytes"], 17179869184u);
 }
 
+TEST_F(PlanProgram, TakesOfDoctorNoGpuThatIsNotServedAndEachDriveOnce) {
+  const std::string doctor = write("doctor.json", R"({"program": "headrace doctor", "sections": [
+    {"rows": [{"name": "usable memory", "values": {"bytes": 34359738368}},
+              {"name": "GPUs", "values": {"gpus": [{"model": "AMD"}]}},
+              {"name": "usable GPUs", "values": {"usable": 0, "gpus": []}}]},
+    {"rows": [{"name": "free space", "values": {"free_bytes": 1000000000000, "device": 7}}]},
+    {"rows": [{"name": "free space", "values": {"free_bytes": 1000000000000, "device": 7}}]},
+    {"rows": [{"name": "free space", "values": {"free_bytes": 1000000000000, "device": 8}}]}]})");
+  const std::string json = file("plan.json");
+  ASSERT_EQ(run("gpt2 --machine " + doctor + " --json " + json).exit_code, 0);
+  EXPECT_EQ(read(json)["machine"]["gpus"], 0);
+  EXPECT_EQ(read(json)["machine"]["drives"], 2);
+  EXPECT_EQ(read(json)["machine"]["nvme_bytes"], 2000000000000u);
+}
+
 constexpr const char* kCopyReport = R"({"program": "headrace bench copy",
   "gpu": {"name": "NVIDIA H200", "memory_bytes": 150000000000},
   "rows": [

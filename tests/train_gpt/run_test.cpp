@@ -471,7 +471,7 @@ TEST_F(RunProgram, EndsWithTwoWhenThePlanIsRefused) {
 TEST_F(RunProgram, EndsAtALossThatIsNotFinite) {
   script.nan_at_forward = 3;
   EXPECT_EQ(run({"--save", folder_ / "saved"}), 1);
-  EXPECT_NE(err_.find("not a number at step 3"), std::string::npos) << err_;
+  EXPECT_NE(err_.find("the training loss of step 3 is not a number"), std::string::npos) << err_;
   EXPECT_EQ(script.updates, 2u);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "saved"));
   EXPECT_EQ(report()["error"]["code"], "kNotFinite");

@@ -22,6 +22,7 @@ nothing may be left: no process, no file on the drive, no shared memory. State l
 Ends with 0, or with 1 naming what did not hold.
 """
 import argparse
+import contextlib
 import glob
 import hashlib
 import json
@@ -55,10 +56,17 @@ def require(condition, what):
         raise Fault(what)
 
 
+HELD_PORTS = []
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Stays bound, without a listener, so that no other program is given it by chance. A server
+    that sets SO_REUSEADDR can listen there, as torch's store does."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    HELD_PORTS.append(held)
+    return held.getsockname()[1]
 
 
 def read(path):
@@ -99,7 +107,8 @@ class World:
 
     def __exit__(self, *_):
         for process in self.members():
-            os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, signal.SIGKILL)
         for process in self.processes:
             process.wait()
         shutil.rmtree(self.place, ignore_errors=True)
@@ -150,10 +159,11 @@ class World:
         return [process.returncode for process in self.processes]
 
     def shared_memory(self):
-        """Open MPI's segments of this world, and whatever else has no folder of its own. What
-        Python's multiprocessing has there is other programs'."""
+        """Open MPI's segments of this world, and whatever else has no folder of its own. Folders,
+        and what Python's multiprocessing has there, are other programs'."""
         names = [name for name in os.listdir("/dev/shm")
-                 if not name.startswith(("vader_", "sem.mp-"))]
+                 if not name.startswith(("vader_", "sem.mp-"))
+                 and not os.path.isdir(os.path.join("/dev/shm", name))]
         return set(names + os.listdir(self.segments))
 
     def require_nothing_left(self):
@@ -393,13 +403,17 @@ class Check:
             if cpus > 1:
                 cases.append((mpi, "bound to cores", ("--bind-to", "core"), ()))
         for launcher, name, options, before in cases:
-            report = self.report_of(launcher, 2, options=options, before=before)
+            for _ in range(3):  # other programs take memory, and give it back
+                report = self.report_of(launcher, 2, options=options, before=before)
+                share = (report["plan_totals"]["host_left_bytes"]
+                         / alone["plan_totals"]["host_left_bytes"])
+                if 0.3 < share < 0.7:
+                    break
+                alone = self.report_of(self.gloo, 1)
             where = f"{launcher.name}, {name}"
             update, ranks = report["lanes"]["update"], report["ranks"]
             wanted = max(1, cpus // 2) if "bound to" not in name else 1
             require(update["threads"] == wanted, f"{where}: {update}")
-            share = (report["plan_totals"]["host_left_bytes"]
-                     / alone["plan_totals"]["host_left_bytes"])
             require(0.3 < share < 0.7, f"{where}: a rank's share of the memory is {share:.2f}")
             print(f"  {where}: {update['threads']} update threads ({update['threads_source']}), "
                   f"{share:.2f} of the memory left to one rank "
@@ -631,6 +645,7 @@ class Check:
         with socket.socket() as taken:
             places = [self.place(rank, size, port) for rank in range(size)]
             if how == "port":
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 taken.bind(("127.0.0.1", port))
                 taken.listen()
             elif how == "wrong rank":

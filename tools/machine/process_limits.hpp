@@ -17,6 +17,6 @@ struct IoCap {
   std::string source;  // "cgroup io.max of /sys/fs/cgroup/job"
   std::optional<std::uint64_t> read_bytes, write_bytes, reads, writes;  // per second
 };
-// Of this process's own group and every ancestor, of version 2.
+// Of this process's own group and every ancestor.
 std::vector<IoCap> io_caps(const std::string& root = "");
 }  // namespace headrace::tools

@@ -37,12 +37,11 @@ class Stopwatch {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-void require_finite(double loss, std::uint64_t step, const char* which, const char* cure) {
+void require_finite(double loss, const std::string& which, const char* cure) {
   if (std::isfinite(loss)) return;
-  fail(Code::kNotFinite, "the " + std::string(which) + " loss is " +
-                             (std::isnan(loss) ? "not a number" : "infinite") + " at step " +
-                             std::to_string(step) +
-                             "; the run ended there and nothing was written. " + cure);
+  fail(Code::kNotFinite, "the " + which + " is " +
+                             (std::isnan(loss) ? "not a number" : "infinite") +
+                             "; the run ended there. " + cure);
 }
 constexpr const char* kGentlerSteps = "Lower --lr, lengthen --warmup, or set gradient_clipping.";
 constexpr const char* kOtherWeights =
@@ -77,7 +76,7 @@ std::vector<double> accumulate(Training& training, Batches& batches, const World
     report.doing = "the forward pass" + of_step;
     losses.push_back(training.forward(batch));
     add("forward", record.forward_s);
-    require_finite(losses.back(), record.step, "training", cure);
+    require_finite(losses.back(), "training loss of step " + std::to_string(record.step), cure);
     report.doing = "the backward pass" + of_step;
     training.backward(record.loss_scale);
     add("backward", record.backward_s);
@@ -289,7 +288,7 @@ double evaluate(Training& training, Batches& batches, World& world, std::uint32_
   losses.resize(count);
   double sum = 0;
   for (const double loss : losses) sum += loss;
-  require_finite(sum, count, "held-out", kGentlerSteps);
+  require_finite(sum, "held-out loss after the last step", kGentlerSteps);
   return sum / count;
 }
 

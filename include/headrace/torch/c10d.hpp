@@ -484,7 +484,6 @@ class C10dTransport final : public Transport {
   std::shared_ptr<C10dPosts> posts_;
   std::array<std::unique_ptr<C10dLane>, kLanes> lanes_;
 };
-// Creates the transport. make_lane() creates a group for each lane, over a store of its own.
 // Gloo writes to its sockets in a way that raises SIGPIPE if the other rank has closed its own, and
 // by default that signal ends the process without a word. A handler of the program's stays.
 inline void keep_broken_connections_from_killing() noexcept {
@@ -494,6 +493,7 @@ inline void keep_broken_connections_from_killing() noexcept {
     ::signal(SIGPIPE, SIG_IGN);
 }
 
+// Creates the transport. make_lane() creates a group for each lane, over a store of its own.
 inline std::shared_ptr<Transport> make_c10d(
     const C10dStore& store, C10dPosts::Store kind, const std::string& keeper, int rank,
     int world_size, const std::function<C10dBackend(const C10dStore& store)>& make_lane) try {

@@ -13,7 +13,16 @@ Crew::Crew(std::vector<Job>& jobs)
       made_(static_cast<std::ptrdiff_t>(jobs.size()) + 1),
       ended_(static_cast<std::ptrdiff_t>(jobs.size()) + 1),
       running_(jobs.size()) {
-  for (Job& job : jobs_) threads_.emplace_back([this, &job] { serve(job); });
+  try {
+    for (Job& job : jobs_) threads_.emplace_back([this, &job] { serve(job); });
+  } catch (...) {  // no thread could be started: those that were end
+    for (std::size_t missing = jobs_.size() - threads_.size(); missing > 0; --missing) {
+      made_.arrive_and_drop();
+      ended_.arrive_and_drop();
+    }
+    end();
+    throw;
+  }
 }
 
 Crew::~Crew() { end(); }

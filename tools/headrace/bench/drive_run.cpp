@@ -29,7 +29,14 @@ DriveRun::DriveRun(BenchOptions options, Measurement& measurement)
     measurement.warnings.push_back(without_settings(std::string(text)));
   };
   runner_ = std::make_unique<Runner>(runner);
-  for (const auto& target : runner_->targets()) measurement_.drives.push_back(target->facts());
+  for (const auto& target : runner_->targets()) {
+    measurement_.drives.push_back(target->facts());
+    if (largest_unit(options_) <= target->size_bytes()) continue;
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} holds {}, less than a block for each job; nothing was measured. "
+                            "Give a smaller --bs or fewer --jobs",
+                            target->file_path(), base::format_bytes(target->size_bytes())));
+  }
   add_drive_warnings(measurement_);
 }
 

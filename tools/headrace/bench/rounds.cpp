@@ -316,8 +316,12 @@ void Rounds::take(std::size_t index, std::uint32_t round) {
 }
 
 TimedSample Rounds::sample(const Cell& cell, const Pace& pace, std::uint32_t turn) {
-  if (cell.workload.mover == Mover::kFio)
-    return take_by_fio(*runner_.targets()[0], cell.workload, pace.bytes, turn, pace.seed);
+  if (cell.workload.mover == Mover::kFio) {
+    TimedSample taken =
+        take_by_fio(*runner_.targets()[0], cell.workload, pace.bytes, turn, pace.seed);
+    runner_.count_written(taken.written_bytes);
+    return taken;
+  }
   return runner_.take(cell.workload, {.bytes = pace.bytes, .turn = turn});
 }
 

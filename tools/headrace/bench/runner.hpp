@@ -49,6 +49,7 @@ class Runner {
   void verify_all(const Shown& shown = {});
   // Another program wrote there.
   void forget(std::size_t drive, std::uint64_t offset_bytes, std::uint64_t size_bytes);
+  void count_written(std::uint64_t bytes) noexcept { written_bytes_ += bytes; }
 
   const std::vector<std::unique_ptr<Target>>& targets() const noexcept { return targets_; }
   const Verification& verification() const noexcept { return verification_; }

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <thread>
@@ -76,10 +77,20 @@ bool SampleThread::may_start(BenchClock::time_point now) const noexcept {
          std::chrono::duration<double>(now - result_.began).count() < options_.seconds;
 }
 
-// The next block, where there is one.
+bool SampleThread::is_under_way(std::uint64_t block_offset) const noexcept {
+  return std::ranges::any_of(
+      slots_, [&](const Slot& slot) { return slot.busy && slot.block_offset == block_offset; });
+}
+
+// The next block, where there is one. Beside a write to a block, nobody knows what a read of it
+// finds: a mixed pattern waits until the one before has ended.
 void SampleThread::start(Slot& slot, BenchClock::time_point now) {
   if (!may_start(now)) return;
-  slot.block_offset = order_.offset_of(started_++);
+  const std::uint64_t offset = order_.offset_of(started_);
+  if (options_.workload.pattern == Pattern::kMixed && is_under_way(offset)) return;
+  ++started_;
+  slot.block_offset = offset;
+  slot.busy = true;
   const bool read_first = reads(options_.workload.pattern);
   ++under_way_;
   submit(slot, read_first ? swap::IoKind::kRead : swap::IoKind::kWrite, now);
@@ -98,6 +109,14 @@ void SampleThread::submit(Slot& slot, swap::IoKind kind, BenchClock::time_point 
                                  PageMap::kUnknown);
   }
   send(slot);
+}
+
+void SampleThread::end_block(Slot& slot, BenchClock::time_point now) {
+  --under_way_;
+  slot.busy = false;
+  if (options_.workload.pattern != Pattern::kMixed) return start(slot, now);
+  for (Slot& idle : slots_)
+    if (!idle.busy) start(idle, now);
 }
 
 // Sends the rest of the block.
@@ -154,6 +173,7 @@ void SampleThread::completed(Slot& slot, BenchClock::time_point now) {
     send(slot);
   } else {
     --under_way_;
+    slot.busy = false;
     if (!error_) {
       try {
         fail(slot, result);
@@ -179,8 +199,7 @@ void SampleThread::block_read(Slot& slot, BenchClock::time_point now) {
     submit(slot, swap::IoKind::kWrite, now);
     return;
   }
-  --under_way_;
-  start(slot, now);
+  end_block(slot, now);
 }
 
 void SampleThread::block_written(Slot& slot, BenchClock::time_point now) {
@@ -189,8 +208,7 @@ void SampleThread::block_written(Slot& slot, BenchClock::time_point now) {
   result_.write_latency.add(nanoseconds_between(slot.submitted, now));
   ++result_.writes;
   count(result_.written_bytes);
-  --under_way_;
-  start(slot, now);
+  end_block(slot, now);
 }
 
 void SampleThread::compare(const Slot& slot) {

@@ -73,11 +73,14 @@ class SampleThread {
     std::uint64_t block_offset = 0;
     std::uint64_t done_bytes = 0;  // of the block, by earlier requests
     std::uint32_t idle_attempts = 0;
+    bool busy = false;  // with a block
     BenchClock::time_point submitted;
   };
 
   bool may_start(BenchClock::time_point now) const noexcept;
+  bool is_under_way(std::uint64_t block_offset) const noexcept;
   void start(Slot& slot, BenchClock::time_point now);
+  void end_block(Slot& slot, BenchClock::time_point now);
   void submit(Slot& slot, swap::IoKind kind, BenchClock::time_point now);
   void send(Slot& slot);
   void completed(Slot& slot, BenchClock::time_point now);

@@ -166,6 +166,8 @@ Row space_row(const std::string& path) {
   row.detail = fmt::format("the state of {} bf16 parameters, at 12 bytes each",
                            count_text(static_cast<double>(free) / 12));
   row.values = {{"free_bytes", free}, {"total_bytes", total}};
+  struct stat place {};  // tells paths that share their space
+  if (::stat(path.c_str(), &place) == 0) row.values["device"] = std::uint64_t{place.st_dev};
   row.findings = {{"free", free}};
   if (free >= kLittle) return row;
   row.mark = Mark::kNote;

@@ -182,7 +182,7 @@ Row shared_memory_row(const Launch& launch, const std::string& root) {
   return row;
 }
 
-Row cpus_row(const Launch& launch, const std::string& root) {
+Row cpus_row(const Launch& launch, const std::string& root) try {
   const platform::Limit usable = platform::usable_cpus(1, root);
   const std::uint64_t threads = cpu_facts(root).threads,
                       ranks = launch.local_world_size.value_or(1);
@@ -207,6 +207,13 @@ Row cpus_row(const Launch& launch, const std::string& root) {
     row.fix = "start fewer ranks on this machine";
   }
   return row;
+} catch (const Error& error) {  // the row of usable CPUs says what to do
+  return {.name = "CPUs of this rank",
+          .value = "refused",
+          .mark = Mark::kGap,
+          .detail = error.what(),
+          .consequence = "no rank can start",
+          .fix = "unset SLURM_CPUS_PER_TASK"};
 }
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/error_text.hpp"
@@ -67,11 +68,17 @@ void take_usable_gpus(Machine& m, const std::string& path, const Json& values,
   }
 }
 
+std::uint32_t gpus_that_may_be_served(const Json& gpus) {
+  const auto may_be = [](const Json& gpu) { return gpu.value("model", "") != "AMD"; };
+  return static_cast<std::uint32_t>(std::ranges::count_if(gpus, may_be));
+}
+
 Machine of_doctor(const std::string& path, const Json& json) {
   Machine m;
   m.name = path;
   m.source = "headrace doctor";
   m.drives = 0;
+  std::set<std::uint64_t> devices;  // paths may share one
   const auto whole = [&](const Json& values, const char* key, Limits limits) -> std::uint64_t {
     const auto found = values.find(key);
     if (found == values.end() || found->is_null()) return 0;
@@ -84,16 +91,18 @@ Machine of_doctor(const std::string& path, const Json& json) {
       if (name == "usable memory") m.host_bytes = whole(values, "bytes", kBytes);
       if (name == "usable CPUs") m.cpus = static_cast<std::uint32_t>(whole(values, "cpus", kCpus));
       if (name == "free space") {
+        const std::uint64_t device = whole(values, "device", kBytes);
+        if (device != 0 && !devices.insert(device).second) continue;
         m.nvme_bytes +=
             whole(values, "free_bytes", {0, kBytes.most - static_cast<double>(m.nvme_bytes)});
-        ++m.drives;  // one path each
+        ++m.drives;
       }
       if (name == "flush" && values.contains("seconds")) {  // all at once: the slowest
         const double seconds = number_of(path, "seconds", values["seconds"], {1e-7, 60});
         if (seconds > m.flush.value) m.flush = {seconds, "measured: " + path};
       }
       if (name == "GPUs" && values.contains("gpus") && values["gpus"].is_array())
-        m.gpus = static_cast<std::uint32_t>(values["gpus"].size());
+        m.gpus = gpus_that_may_be_served(values["gpus"]);
       if (const std::uint64_t usable = whole(values, "usable", kGpus);
           name == "usable GPUs" && usable > 0)
         take_usable_gpus(m, path, values, usable);

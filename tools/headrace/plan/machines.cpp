@@ -233,5 +233,10 @@ void look_at_drives(Machine& machine, const Settings& settings) {
     free += bytes_of_store(path, settings);
   }
   machine.nvme_bytes = free;
+  // Of a report, over its drives.
+  const auto measured = [](const Figure& rate) { return rate.value > 0; };
+  if (measured(machine.nvme_read) || measured(machine.nvme_write) || measured(machine.nvme_mixed))
+    return;
+  machine.drives = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(devices.size()));
 }
 }  // namespace headrace::tools

@@ -78,8 +78,9 @@ void add_batch(CLI::App& app, ScenarioOptions& o) {
                            "Ranks of a node with a slice of each matrix, and one --batch [1]");
 }
 
-Machine machine_for(const ScenarioOptions& o) {
+Machine machine_for(const ScenarioOptions& o, const Settings& settings) {
   Machine machine = machine_of(o.machine);
+  look_at_drives(machine, settings);
   const bool all = o.gpus == ScenarioOptions::kAllGpus;
   if (machine.here && !all && o.gpus > 0) take_gpus_here(machine, o.gpus);
   if (!o.copy_json.empty()) take_copy_report(machine, o.copy_json);
@@ -176,8 +177,7 @@ Scenario scenario_without_batch(const ScenarioOptions& o) {
   // Nobody wrote those.
   std::erase_if(s.settings.warnings,
                 [](const std::string& warning) { return warning.starts_with(kDefaults); });
-  s.machine = machine_for(o);
-  look_at_drives(s.machine, s.settings);
+  s.machine = machine_for(o, s.settings);
   s.cpu_ranks = o.cpu_ranks;
   refuse_without_gpu(s, o);
   refuse_odd_ranks(s, o);

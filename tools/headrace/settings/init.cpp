@@ -106,8 +106,8 @@ Scenario scenario_of(const InitOptions& o, const Settings& settings) {
   // Planned is this machine, by its CPUs; the settings may be for one with a GPU.
   if (s.settings.update_on == UpdateOn::kDevice) s.settings.update_on = UpdateOn::kAuto;
   s.machine = machine_of("");
-  assume_the_rest(s.machine);
   look_at_drives(s.machine, settings);
+  assume_the_rest(s.machine);
   s.model = std::make_shared<PlannedModel>(planned_model(model_of(o.model), {}));
   s.sequence = o.sequence > 0 ? o.sequence : usual_sequence(*s.model);
   s.take_batch();

@@ -27,7 +27,7 @@ void refuse_without_first(const std::string& name, const std::vector<swap::PathP
 
 // Whether it was cut off while it was made.
 bool is_half_made(const std::string& name, const std::vector<swap::PathProbe>& paths) {
-  const swap::StoreRemains remains(paths, name, std::nullopt, swap::StoreUse::kRead);
+  const swap::StoreRemains remains(paths, name, {}, swap::StoreUse::kRead);
   return !remains.empty() && remains.nothing_committed();
 }
 

@@ -213,8 +213,8 @@ int copy(const StoreOptions& o, std::FILE* out, Json& report) {
     for (std::uint32_t d = 0; d < place.drives.size(); ++d) {
       const swap::StoreName file{name, place.rank, d};
       sources.push_back(swap::StoreFile::open(place.drives[d], file, swap::StoreUse::kRead));
-      copies.push_back(
-          swap::StoreFile::create(targets[d], file, sources.back()->size_bytes(), nullptr));
+      copies.push_back(swap::StoreFile::create(targets[d], file, sources.back()->size_bytes(),
+                                               swap::Existing::kRefuse, nullptr));
       copy_bytes(*sources.back(), *copies.back());
       bytes += sources.back()->size_bytes();
     }
