@@ -35,8 +35,6 @@ void add_caps(std::vector<IoCap>& caps, const std::string& text, const std::stri
   }
 }
 
-}  // namespace
-
 // Version 1: a file for each of the four, with a line for each drive: "259:0 1048576"
 void add_throttles(std::vector<IoCap>& caps, const std::string& folder, const std::string& root) {
   constexpr std::pair<const char*, std::optional<std::uint64_t> IoCap::*> kFiles[] = {
@@ -62,6 +60,8 @@ bool has_own_user_namespace(const std::string& root) {
   const auto map = read_text(root + "/proc/self/uid_map");
   return map && !trimmed(*map).ends_with(" 4294967295");
 }
+
+}  // namespace
 
 std::optional<bool> may_lock_all(const std::string& root) {
   const std::string status = read_text(root + "/proc/self/status").value_or("");

@@ -10,6 +10,7 @@
 #include "bench/rounds.hpp"
 #include "bench/target.hpp"
 #include "command_line/words.hpp"
+#include "headrace/error.hpp"
 
 namespace headrace::tools {
 namespace {
@@ -111,6 +112,14 @@ void check_workloads(const BenchOptions& options) {
                     rounds, base::format_bytes(least), base::format_bytes(options.file_bytes),
                     base::format_bytes(options.most_written_bytes)),
         fmt::format("Give --max-write {}M, or fewer workloads", base::ceil_div(least, base::kMiB))};
+}
+
+void check_file(const BenchOptions& options, const std::string& file, std::uint64_t bytes) {
+  if (largest_unit(options) <= bytes) return;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{} holds {}, less than a block for each job; nothing was measured. Give "
+                          "a smaller --bs or fewer --jobs",
+                          file, base::format_bytes(bytes)));
 }
 
 void check_paths(const std::vector<std::string>& paths) {

@@ -13,6 +13,9 @@ namespace headrace::tools {
 // only read, a block larger than a part of the file, fewer bytes allowed than the least.
 void check_workloads(const BenchOptions& options);
 
+// Throws Error kInvalidArgument where a file of so many bytes has no block for each job.
+void check_file(const BenchOptions& options, const std::string& file, std::uint64_t bytes);
+
 // Throws command_line::Fault where two paths are one directory, by whatever name.
 void check_paths(const std::vector<std::string>& paths);
 

@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "base/sizes.hpp"
-#include "base/units.hpp"
 #include "bench/announcement.hpp"
 #include "bench/as_fio.hpp"
 #include "bench/drive_run.hpp"
@@ -71,20 +70,13 @@ std::uint64_t bytes_of_existing(const std::string& path, std::uint64_t most_byte
   return std::min<std::uint64_t>(most_bytes, base::align_down(bytes, base::kHugePage));
 }
 
-[[noreturn]] void refuse_small_file(const std::string& path, std::uint64_t bytes) {
-  throw Error(Code::kInvalidArgument,
-              fmt::format("{} holds {}, less than a block for each job; nothing was measured. Give "
-                          "a smaller --bs or fewer --jobs",
-                          path, base::format_bytes(bytes)));
-}
-
 void print_fio_commands(const BenchOptions& options) {
   for (const std::string& path : options.paths) {
     const bool existing = !is_writable_target(path);
     const std::string file = existing ? path : path + "/fio.data";
     const std::uint64_t bytes =
         existing ? bytes_of_existing(path, options.file_bytes) : options.file_bytes;
-    if (bytes < largest_unit(options)) refuse_small_file(path, bytes);
+    check_file(options, file, bytes);
     const char* const keep = existing ? " --readonly --allow_file_create=0" : "";
     for (const Workload& workload : options.workloads)
       print("{}{}\n", fio_command(workload, file, 0, bytes), keep);

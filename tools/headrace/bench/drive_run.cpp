@@ -31,11 +31,7 @@ DriveRun::DriveRun(BenchOptions options, Measurement& measurement)
   runner_ = std::make_unique<Runner>(runner);
   for (const auto& target : runner_->targets()) {
     measurement_.drives.push_back(target->facts());
-    if (largest_unit(options_) <= target->size_bytes()) continue;
-    throw Error(Code::kInvalidArgument,
-                fmt::format("{} holds {}, less than a block for each job; nothing was measured. "
-                            "Give a smaller --bs or fewer --jobs",
-                            target->file_path(), base::format_bytes(target->size_bytes())));
+    check_file(options_, target->file_path(), target->size_bytes());
   }
   add_drive_warnings(measurement_);
 }
