@@ -21,7 +21,6 @@ from ._library import (call, call_to_the_end, call_with, call_with_callbacks, en
 from ._saves import BackgroundSave, Resumed
 
 logger = logging.getLogger("headrace")
-logger.addHandler(logging.NullHandler())  # without a handler, Python would print warnings
 _LEVELS = {_c.HEADRACE_LOG_INFO: logging.INFO, _c.HEADRACE_LOG_WARNING: logging.WARNING,
            _c.HEADRACE_LOG_ERROR: logging.ERROR}
 _KEPT_LINES = 4096

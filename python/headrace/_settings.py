@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
-from ._errors import ArgumentError, ConfigError
+from ._errors import ArgumentError, ConfigError, Unsupported
 
 # What C calls a text, with a place in it that no caller has seen; and names given here.
 _NAMES = re.compile(r"^(?:settings_json:\d+:\d+|settings|config): ", re.MULTILINE)
@@ -34,6 +34,18 @@ def whole_path(folder: Any, argument: str, unchanged: str) -> str:
         raise ArgumentError(f"{argument} is {folder!r}; {unchanged}. Give the path of a folder on "
                             f"a drive, or leave {argument} out.")
     return os.path.abspath(os.path.expanduser(os.fsdecode(folder)))
+
+
+def refuse_durable(settings: Mapping[str, Any], unchanged: str) -> None:
+    """The values of torch's parameters come first here, and would replace those of the store."""
+    own = settings.get("headrace")
+    durable = own.get("durable", "none") if isinstance(own, Mapping) else "none"
+    if durable != "none":
+        raise Unsupported(f"config sets headrace.durable to {durable!r}, and parameters of torch "
+                          "begin with their own values, which would replace those of the store; "
+                          f"{unchanged}. Leave the key out, and save between steps: "
+                          "save_checkpoint(), or state_dict() with snapshots, can be killed at any "
+                          "moment. headrace.Engine goes on from a store.")
 
 
 def renamed(text: str, name: Any) -> str:

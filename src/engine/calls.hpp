@@ -56,7 +56,9 @@ class Calls {
   auto run_apart(Make&& make) {
     return async::call(p_.conductor, nullptr, std::forward<Make>(make));
   }
-  // The same for a wait that EngineOptions::poll may end: make(give_up), null if it may not.
+  // Runs on the conductor, and nobody waits for it.
+  void post(async::Work& work) noexcept { p_.conductor.post(work); }
+  // As run(), for a wait that EngineOptions::poll may end: make(give_up), null if it may not.
   template <class Make>
   auto run_patiently(const char* call, Make&& make) {
     const async::GiveUp* none = nullptr;

@@ -59,7 +59,7 @@ class Leases final : public ranks::JoinSlots {
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition) noexcept;
 
   // ---- of gathers that are joined ahead ----
-  std::optional<std::uint32_t> take(GroupId group) noexcept override;
+  void start_to_take(GroupId group, Taker& taker) noexcept override;
   ranks::Join lacks(std::uint32_t slot) const noexcept override;
   void join(std::uint32_t slot, GroupId group, ranks::Join what, Stream stream) override;
   void give_back(std::uint32_t slot, Stream stream) noexcept override;
@@ -73,6 +73,11 @@ class Leases final : public ranks::JoinSlots {
     // Adds a wait from `began` until `there`. The part until `updated`, if later, was for its
     // update.
     void add(Clock::time_point began, Clock::time_point updated, Clock::time_point there) noexcept;
+  };
+  struct Take : async::Work {
+    Leases* leases = nullptr;
+    Taker* taker = nullptr;
+    GroupId group;
   };
   Gathered lease_in_place(GroupId group, Stream stream);
   Gathered lease_slot(GroupId group, Stream stream);
@@ -88,15 +93,18 @@ class Leases final : public ranks::JoinSlots {
   template <class SpanOf>
   void join_within_node(const partition::Section& section, GroupId group, const SpanOf& span_of,
                         Stream stream);
+  void run_take() noexcept;  // the conductor's
+  async::Task<> take(GroupId group);
   void end_gathers() const noexcept;
   [[noreturn]] void refuse(GroupId leased, const char* call) const;
 
   const Parts p_;
   // Per group, the number of leases: of resident bytes, and of slots.
   std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
-  std::vector<Wait> waits_;              // per group
-  std::vector<DeviceSpan> give_, take_;  // of one call; of the thread that joins, as the next
+  std::vector<Wait> waits_;               // per group
+  std::vector<DeviceSpan> give_, taken_;  // of one call; of the thread that joins, as the next
   tiles::PackedSection packed_;
+  Take take_;  // the one under way
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };
 }  // namespace headrace::engine

@@ -395,7 +395,9 @@ void Startup::make_tiles(Running& r) {
                            in_.settings.rounding_seed, r.counts.steps,
                            [&r](GroupId group) { r.calls->until_passed(group, "add_gradient"); }},
       ranks::Gradients::Order{in_.settings.rank_agreement == RankOrder::kTrace,
-                              in_.settings.ranks_ahead},
+                              r.plan.slot_per_group && in_.settings.ranks_ahead > 0
+                                  ? ranks::Sequence::kAll
+                                  : in_.settings.ranks_ahead},
       r.trace.get());
   r.use_exchanged_memory();
   make_device_updates(r);

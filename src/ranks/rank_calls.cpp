@@ -11,6 +11,19 @@ namespace {
 constexpr std::size_t kLongestWhat = 32;  // "gradients of " and the like
 
 std::size_t bytes_of_bits(std::size_t bits) { return (bits + 63) / 64 * 8; }
+
+constexpr std::size_t kJoinBits = 2;
+static_assert(RankCall::kMostEntries * kJoinBits <= 8 && static_cast<unsigned>(Join::kAll) < 4);
+
+std::uint8_t packed(const std::array<Join, RankCall::kMostEntries>& joins) {
+  unsigned bits = 0;
+  for (std::size_t e = 0; e < joins.size(); ++e)
+    bits |= static_cast<unsigned>(joins[e]) << (e * kJoinBits);
+  return static_cast<std::uint8_t>(bits);
+}
+Join join_in(std::uint8_t bits, std::size_t entry) {
+  return static_cast<Join>(bits >> (entry * kJoinBits) & 3U);
+}
 }  // namespace
 
 RankCalls::RankCalls(Collective& collective, const partition::Registry& registry,
@@ -105,12 +118,13 @@ RankAgreement RankCalls::agree(const RankCall& mine, std::span<const std::uint8_
   Said own{.group = mine.group.index,
            .position = mine.position,
            .kind = mine.kind,
-           .join = mine.join,
+           .entries = mine.entries,
+           .joins = packed(mine.joins),
            .wide = static_cast<std::uint8_t>(mine.wide),
            .clean = static_cast<std::uint8_t>(mine.clean),
            .holds_commits = static_cast<std::uint8_t>(mine.terms.holds_commits),
            .goes_on = static_cast<std::uint8_t>(mine.goes_on)};
-  if (mine.kind == RankCall::Kind::kStep) own.terms = terms_hash(mine.terms);
+  own.terms = mine.kind == RankCall::Kind::kStep ? terms_hash(mine.terms) : mine.order;
   message_.assign(sizeof(Said) + bytes_of_bits(present.size()) + attached.size(), std::byte{0});
   std::memcpy(message_.data(), &own, sizeof(Said));
   for (std::size_t i = 0; i < present.size(); ++i) {
@@ -167,7 +181,9 @@ RankAgreement RankCalls::agreement(const RankCall& mine) {
   agreement.attached = attached_bytes_ > 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const Said& one = said(r);
-    agreement.join = std::max(agreement.join, one.join);
+    for (std::size_t e = 0; e < agreement.joins.size(); ++e)
+      agreement.joins[e] = std::max(agreement.joins[e], join_in(one.joins, e));
+    agreement.entries = r == 0 ? one.entries : std::min(agreement.entries, one.entries);
     agreement.clean = agreement.clean && one.clean != 0;
     agreement.holds_commits = agreement.holds_commits || one.holds_commits != 0;
     agreement.left = agreement.left || one.kind == RankCall::Kind::kLeave;
@@ -181,13 +197,25 @@ RankAgreement RankCalls::agreement(const RankCall& mine) {
     if (!alike(said(r), said(0))) refuse(r, 0);
   }
   for (std::uint32_t r = 1; r < ranks; ++r) {
-    if (said(r).terms != said(0).terms) refuse_terms(mine.terms);
+    if (said(r).terms == said(0).terms) continue;
+    if (mine.kind != RankCall::Kind::kStep) refuse_order(r);
+    refuse_terms(mine.terms);
   }
   return agreement;
 }
 
 bool RankCalls::alike(const Said& a, const Said& b) noexcept {
   return a.kind == b.kind && a.group == b.group && a.position == b.position;
+}
+
+void RankCalls::refuse_order(std::uint32_t rank) {
+  const std::string text = "rank " + std::to_string(rank) +
+                           " follows another order than rank 0 behind " + text_of(said(0)) +
+                           ": nothing was carried out, and no further call will be. All ranks "
+                           "derive the same order, so this is a bug in Headrace; set "
+                           "headrace.rank_agreement to \"each\", and report it";
+  collective_.abort(text);
+  throw Error(Code::kPeerLost, text);
 }
 
 void RankCalls::refuse(std::uint32_t rank, std::uint32_t other) {

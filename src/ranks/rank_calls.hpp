@@ -28,11 +28,13 @@
 //   "gather of group 0"      "bucket for group 0"     "bucket for group 0"   opened for both
 //
 // Ranks that follow a recorded order (sequence_runner.hpp) join and reduce ahead of their trainers,
-// and say each entry of it before they carry it out. A rank that must leave the order says so in
-// place of its entry, and one that has not begun it says its trainer's call. Then no rank carries
-// the entry out, and all meet for their trainers' calls. From there on, trainers may be at
-// different gathers, all of them joined. So every word has a position, the number of gathers before
-// it in the step: of ranks that need the bucket, the one at the lowest position goes first.
+// and say each entry of it before they carry it out, with the number of entries that they can carry
+// out from there on: all ranks carry out the least of these numbers. A rank that must leave the
+// order says so in place of its entry, and one that has not begun it says its trainer's call. Then
+// no rank carries the entry out, and all meet for their trainers' calls. From there on, trainers
+// may be at different gathers, all of them joined. So every word has a position, the number of
+// gathers before it in the step: of ranks that need the bucket, the one at the lowest position goes
+// first.
 //
 // If rank 1 said "step" while rank 0 says "gather of group 0", both would throw, naming both calls.
 #pragma once
@@ -65,6 +67,7 @@ enum class Join : std::uint8_t { kNone, kWithinNode, kAll };
 
 // The next call of one rank. `wide`: gradients will have another dtype than their section.
 struct RankCall {
+  static constexpr std::size_t kMostEntries = 4;  // of a recorded order
   enum class Kind : std::uint8_t {
     kOpenBucket,
     kGather,
@@ -87,11 +90,15 @@ struct RankCall {
   GroupId group = {};  // for kOpenBucket, kGather, kJoinAhead and kReduce
   // For the same: the number of gathers before it in the step. For kExchange: bytes.
   std::uint32_t position = 0;
-  Join join = Join::kNone;  // for kGather and kJoinAhead: what this rank lacks
-  bool wide = false;        // for kOpenBucket
-  bool goes_on = false;     // for the same: with the open group, of which it has brought some
-  bool clean = false;       // for kGather: this rank has no gradient of this step
-  StepTerms terms = {};     // for kStep
+  // For kJoinAhead and kReduce: the number of entries that this rank can carry out, this one and
+  // the joins behind it, and the hash of the order from here on.
+  std::uint8_t entries = 1;
+  std::uint64_t order = 0;
+  std::array<Join, kMostEntries> joins = {};  // what this rank lacks, of each; [0]: for kGather too
+  bool wide = false;                          // for kOpenBucket
+  bool goes_on = false;  // for the same: with the open group, of which it has brought some
+  bool clean = false;    // for kGather: this rank has no gradient of this step
+  StepTerms terms = {};  // for kStep
 };
 
 // The next action of all ranks. Without `open`, all of them are at the same call.
@@ -100,11 +107,12 @@ struct RankAgreement {
   std::uint32_t position = 0;   // of that
   bool wide = false;            // some rank needs it
   bool served = false;          // this rank may add to that group's; else it asks again
-  Join join = Join::kNone;      // the most that some rank lacks
-  bool clean = false;           // all ranks are
-  bool left = false;            // some rank is not in the recorded order: nothing is done
-  bool holds_commits = false;   // some rank does
-  bool attached = false;        // what the ranks attached came with these words
+  std::uint8_t entries = 0;     // that all ranks carry out, of the recorded order
+  std::array<Join, RankCall::kMostEntries> joins = {};  // the most that some rank lacks, of each
+  bool clean = false;                                   // all ranks are
+  bool left = false;           // some rank is not in the recorded order: nothing is done
+  bool holds_commits = false;  // some rank does
+  bool attached = false;       // what the ranks attached came with these words
 };
 
 // Threads: one at a time, by lock(), which is held during a rank's whole call.
@@ -154,16 +162,17 @@ class RankCalls {
  private:
   // A RankCall in the form in which it is sent: whole words, so that several can follow each other.
   struct Said {
-    std::uint64_t terms = 0;  // for a step: their hash
+    std::uint64_t terms = 0;  // for a step: their hash; for an entry: that of the order
     std::uint32_t group = 0;
     std::uint32_t position = 0;
     RankCall::Kind kind = RankCall::Kind::kStep;
-    Join join = Join::kNone;
+    std::uint8_t entries = 1;
+    std::uint8_t joins = 0;  // two bits of each
     std::uint8_t wide = 0;
     std::uint8_t clean = 0;
     std::uint8_t holds_commits = 0;
     std::uint8_t goes_on = 0;
-    std::array<std::uint8_t, 2> unused = {};
+    std::uint8_t unused = 0;
   };
   // The first number in which a rank differs from rank 0.
   struct Difference {
@@ -186,6 +195,7 @@ class RankCalls {
   static bool alike(const Said& a, const Said& b) noexcept;
   [[noreturn]] void refuse(std::uint32_t rank, std::uint32_t other);
   [[noreturn]] void refuse_terms(const StepTerms& mine);
+  [[noreturn]] void refuse_order(std::uint32_t rank);
   std::uint64_t terms_hash(const StepTerms& terms) const;
   std::uint64_t update_hash(ParameterId id) const;
   // `mine` has the same length on every rank.

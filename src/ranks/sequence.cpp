@@ -41,13 +41,24 @@ void Sequence::make(const StepRecord& record, std::uint32_t ahead, std::uint32_t
   const auto join = [&](std::uint32_t at) {
     if (at < gathers) entries_.push_back({Entry::Kind::kJoin, at, gathers_[at]});
   };
-  for (std::uint32_t at = 0; at < ahead; ++at) join(at);
+  for (std::uint32_t at = 0; at < std::min(ahead, gathers); ++at) join(at);
   auto next = reductions_.begin();
   for (std::uint32_t position = 0; position <= gathers; ++position) {
     for (; next != reductions_.end() && next->position == position; ++next)
       entries_.push_back({Entry::Kind::kReduce, position, next->group});
     join(position + ahead);
   }
+}
+
+std::uint64_t Sequence::hash(std::size_t first, std::size_t entries) const noexcept {
+  std::uint64_t hash = 0;
+  const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x9e3779b97f4a7c15U; };
+  for (const Entry& entry :
+       std::span(entries_).subspan(first, std::min(entries, entries_.size() - first))) {
+    add(std::uint64_t{entry.at} << 32 | entry.group.index);
+    add(static_cast<std::uint64_t>(entry.kind) + 1);
+  }
+  return hash;
 }
 
 bool Sequence::reduces(const Reduction& reduction) const noexcept {

@@ -52,8 +52,10 @@ class Sequence {
     GroupId group = {};
   };
 
-  // Joins run up to `ahead` gathers ahead of the trainer. The sequence ends before the first
-  // position whose gradients need more than `buckets`, or of which a group was reduced twice.
+  static constexpr std::uint32_t kAll = 1U << 30;
+  // Joins run up to `ahead` gathers ahead of the trainer; kAll: all of them come first. The
+  // sequence ends before the first position whose gradients need more than `buckets`, or of which a
+  // group was reduced twice.
   void make(const StepRecord& record, std::uint32_t ahead, std::uint32_t buckets);
 
   bool empty() const noexcept { return entries_.empty(); }
@@ -62,6 +64,8 @@ class Sequence {
   const std::vector<Entry>& entries() const noexcept { return entries_; }
   const std::vector<GroupId>& gathers() const noexcept { return gathers_; }
   bool reduces(const Reduction& reduction) const noexcept;
+  // Of at most `entries` entries, from `first` on.
+  std::uint64_t hash(std::size_t first, std::size_t entries) const noexcept;
 
  private:
   std::vector<Entry> entries_;

@@ -2,6 +2,7 @@
 #include "ranks/sequence_runner.hpp"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "async/thread.hpp"
@@ -9,7 +10,18 @@
 namespace headrace::ranks {
 namespace {
 constexpr std::uint32_t kNoSlot = ~0u;  // of a gather that the trainer joined itself
-}
+
+class Unlocked {
+ public:
+  explicit Unlocked(std::unique_lock<std::mutex>& lock) : lock_(lock) { lock_.unlock(); }
+  ~Unlocked() { lock_.lock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  std::unique_lock<std::mutex>& lock_;
+};
+}  // namespace
 
 SequenceRunner::SequenceRunner(const Parts& parts)
     : p_(parts), stream_(p_.device.create_stream()) {}
@@ -52,8 +64,10 @@ void SequenceRunner::begin(std::uint32_t joined) {
   state_ = State::kFollowing;
   follows_step_ = true;
   leaving_ = stop_;
-  next_ = joined;
+  next_ = to_take_ = joined;
+  none_there_ = false;
   slots_of_.assign(joined, kNoSlot);
+  take_ahead();
   changed_.notify_all();
 }
 
@@ -76,6 +90,7 @@ void SequenceRunner::throw_if_failed() const {
 void SequenceRunner::enter(std::uint32_t position) {
   p_.bucket.leave_position(position_);
   position_ = position;
+  take_ahead();
   changed_.notify_all();
 }
 
@@ -139,7 +154,7 @@ RankCall SequenceRunner::gather_call(GroupId group, Join join, bool clean) const
   return {.kind = RankCall::Kind::kGather,
           .group = group,
           .position = position_,
-          .join = join,
+          .joins = {join},
           .clean = clean && !runs() && begins_with(group)};
 }
 
@@ -229,6 +244,8 @@ void SequenceRunner::end_step(bool counts) {
     // One step that differed may be the only one.
     if (steps_apart_ > 0 && (sequence_.empty() || steps_apart_ > 1)) {
       sequence_.make(p_.record, p_.ahead, buckets_);
+      slots_of_.reserve(sequence_.gathers().size());
+      taken_.reserve(std::min<std::size_t>(p_.ahead, sequence_.gathers().size()) + 1);
       steps_apart_ = 0;
     }
   }
@@ -242,6 +259,7 @@ void SequenceRunner::end_step(bool counts) {
 void SequenceRunner::note_release() noexcept {
   const Lock lock(mutex_);
   ++releases_;
+  take_ahead();
   changed_.notify_all();
 }
 
@@ -250,6 +268,33 @@ void SequenceRunner::add_stats(Stats& stats) const noexcept {
   stats.gathers_joined_ahead = joined_ahead_;
   stats.steps_followed = followed_;
   stats.rank_departures = departures_;
+}
+
+// ---- any thread's ----
+
+// Asks for the slot of the next join that has none, if the trainer is near enough.
+void SequenceRunner::take_ahead() {
+  if (state_ != State::kFollowing || leaving_ || taking_) return;
+  if (none_there_ && asked_at_ == releases_) return;
+  const std::vector<Sequence::Entry>& entries = sequence_.entries();
+  while (to_take_ < entries.size() && entries[to_take_].kind != Sequence::Entry::Kind::kJoin)
+    ++to_take_;
+  if (to_take_ == entries.size() || position_ + p_.ahead <= entries[to_take_].at) return;
+  taking_ = true;
+  asked_at_ = releases_;
+  slots_->start_to_take(entries[to_take_].group, *this);
+}
+
+void SequenceRunner::taken(std::optional<std::uint32_t> slot) noexcept {
+  const Lock lock(mutex_);
+  taking_ = false;
+  none_there_ = !slot.has_value();
+  if (slot) {
+    taken_.push_back(*slot);
+    ++to_take_;
+  }
+  take_ahead();
+  changed_.notify_all();
 }
 
 // ---- the thread's ----
@@ -267,58 +312,41 @@ void SequenceRunner::run() noexcept {
 }
 
 void SequenceRunner::follow(Lock& lock) {
-  while (state_ == State::kFollowing) {
-    if (next_ == sequence_.entries().size()) {
-      state_ = State::kEnded;
-      break;
-    }
-    const Sequence::Entry entry = sequence_.entries()[next_];
-    const bool prepared = prepare(lock, entry);
-    lock.unlock();
-    bool done = false;
-    std::exception_ptr error;
+  while (state_ == State::kFollowing && next_ < sequence_.entries().size()) {
     try {
-      done = carry_out(entry, prepared);
+      const RankAgreement agreed = agree(lock, next_call(lock));
+      if (agreed.left) {
+        end_order(lock, nullptr);
+        break;
+      }
+      for (std::size_t e = 0; e < agreed.entries; ++e) carry_out(lock, agreed.joins[e]);
     } catch (...) {
-      error = std::current_exception();
+      end_order(lock, std::current_exception());
     }
-    if (!done && taken_) slots_->give_back(*taken_, stream_);
-    lock.lock();
-    if (done) {
-      note_done(entry);
-    } else {
-      state_ = error ? State::kFailed : State::kLeft;
-      error_ = error;
-      follows_step_ = false;
-      ++departures_;
-    }
-    taken_.reset();
-    reduced_ = nullptr;
-    changed_.notify_all();
   }
+  if (state_ == State::kFollowing) state_ = State::kEnded;
   changed_.notify_all();
 }
 
-// Whether this rank has what the entry needs; else it leaves.
-bool SequenceRunner::prepare(Lock& lock, const Sequence::Entry& entry) {
-  return entry.kind == Sequence::Entry::Kind::kJoin ? prepare_join(lock, entry)
-                                                    : prepare_reduction(lock, entry);
+// Of the entry, and of what may follow it at once; or that this rank leaves.
+RankCall SequenceRunner::next_call(Lock& lock) {
+  const Sequence::Entry& entry = sequence_.entries()[next_];
+  const bool joins = entry.kind == Sequence::Entry::Kind::kJoin;
+  if (!(joins ? prepare_join(lock) : prepare_reduction(lock, entry)))
+    return {.kind = RankCall::Kind::kLeave};
+  RankCall say{.kind = joins ? RankCall::Kind::kJoinAhead : RankCall::Kind::kReduce,
+               .group = entry.group,
+               .position = entry.at,
+               .entries = ready(),
+               .order = sequence_.hash(next_, RankCall::kMostEntries)};
+  for (std::size_t e = joins ? 0 : 1, slot = 0; e < say.entries; ++e, ++slot)
+    say.joins[e] = slots_->lacks(taken_[slot]);
+  return say;
 }
 
-bool SequenceRunner::prepare_join(Lock& lock, const Sequence::Entry& entry) {
-  changed_.wait(lock,
-                [&] { return leaving_ || trainer_waits() || position_ + p_.ahead > entry.at; });
-  while (!leaving_ && position_ + p_.ahead > entry.at) {
-    const std::uint64_t seen = releases_;
-    lock.unlock();
-    const std::optional<std::uint32_t> slot = slots_->take(entry.group);
-    lock.lock();
-    taken_ = slot;
-    if (slot) return true;
-    changed_.wait(lock, [&] { return leaving_ || trainer_waits() || releases_ != seen; });
-    if (releases_ == seen) return false;
-  }
-  return false;
+bool SequenceRunner::prepare_join(Lock& lock) {
+  changed_.wait(lock, [&] { return leaving_ || !taken_.empty() || (!taking_ && trainer_waits()); });
+  return !leaving_ && !taken_.empty();
 }
 
 bool SequenceRunner::prepare_reduction(Lock& lock, const Sequence::Entry& entry) {
@@ -328,36 +356,74 @@ bool SequenceRunner::prepare_reduction(Lock& lock, const Sequence::Entry& entry)
   return !leaving_ && complete();
 }
 
-// False: some rank leaves, and no rank carries the entry out.
-bool SequenceRunner::carry_out(const Sequence::Entry& entry, bool prepared) {
-  const bool joins = entry.kind == Sequence::Entry::Kind::kJoin;
-  RankCall say{.kind = joins ? RankCall::Kind::kJoinAhead : RankCall::Kind::kReduce,
-               .group = entry.group,
-               .position = entry.at,
-               .join = taken_ ? slots_->lacks(*taken_) : Join::kNone};
-  if (!prepared) say = {.kind = RankCall::Kind::kLeave};
-  const auto present = joins ? std::span<const std::uint8_t>{}
-                             : p_.bucket.present(entry.group, prepared ? reduced_ : nullptr);
-  const RankAgreement agreed = p_.ranks.agree(say, present);
-  if (agreed.left) return false;
-  const base::TraceSpan span(p_.trace, TraceLane::kRanks, joins ? "join" : "reduce",
-                             entry.group.index);
-  if (!joins) {
+// How many entries can follow each other: behind the next one, joins that have their slots. Not two
+// of one group: the second lacks what the first brings.
+std::uint8_t SequenceRunner::ready() const {
+  const auto rest = std::span(sequence_.entries()).subspan(next_);
+  std::size_t slots = rest[0].kind == Sequence::Entry::Kind::kJoin ? 1 : 0;
+  std::size_t count = 1;
+  for (; count < std::min(rest.size(), RankCall::kMostEntries) && slots < taken_.size(); ++count) {
+    const Sequence::Entry& entry = rest[count];
+    if (entry.kind != Sequence::Entry::Kind::kJoin) break;
+    const auto of_group = [&](const Sequence::Entry& other) { return other.group == entry.group; };
+    if (std::ranges::any_of(rest.first(count), of_group)) break;
+    ++slots;
+  }
+  return static_cast<std::uint8_t>(count);
+}
+
+RankAgreement SequenceRunner::agree(Lock& lock, const RankCall& say) {
+  const Sequence::Entry& entry = sequence_.entries()[next_];
+  const HeldGradients* const mine = say.kind == RankCall::Kind::kReduce ? reduced_ : nullptr;
+  const Unlocked unlocked(lock);
+  const base::TraceSpan span(p_.trace, TraceLane::kRanks, "agree", entry.group.index);
+  // As many bytes on a rank that leaves.
+  const auto present = entry.kind == Sequence::Entry::Kind::kReduce
+                           ? p_.bucket.present(entry.group, mine)
+                           : std::span<const std::uint8_t>{};
+  return p_.ranks.agree(say, present);
+}
+
+// The next entry, on which the ranks have agreed.
+void SequenceRunner::carry_out(Lock& lock, Join join) {
+  const Sequence::Entry entry = sequence_.entries()[next_];
+  if (entry.kind == Sequence::Entry::Kind::kReduce) {
+    const Unlocked unlocked(lock);
+    const base::TraceSpan span(p_.trace, TraceLane::kRanks, "reduce", entry.group.index);
     p_.bucket.reduce({entry.at, entry.group}, reduced_, stream_);
   } else {
-    slots_->join(*taken_, entry.group, agreed.join, stream_);
+    const std::uint32_t slot = taken_.front();
+    const Unlocked unlocked(lock);
+    const base::TraceSpan span(p_.trace, TraceLane::kRanks, "join", entry.group.index);
+    slots_->join(slot, entry.group, join, stream_);
   }
-  return true;
+  note_done(entry);
 }
 
 void SequenceRunner::note_done(const Sequence::Entry& entry) {
   ++next_;
   if (entry.kind == Sequence::Entry::Kind::kJoin) {
-    slots_of_.push_back(*taken_);
+    slots_of_.push_back(taken_.front());
+    taken_.erase(taken_.begin());
     if (position_ <= entry.at) ++joined_ahead_;
-    return;
+  } else {
+    if (reduced_ != nullptr) reduced_->used = false;
+    reduced_ = nullptr;
+    p_.record.reductions.push_back({entry.at, entry.group});
   }
-  if (reduced_ != nullptr) reduced_->used = false;
-  p_.record.reductions.push_back({entry.at, entry.group});
+  changed_.notify_all();
+}
+
+// First the slots come back: the trainer's own gathers may need them.
+void SequenceRunner::end_order(Lock& lock, const std::exception_ptr& error) {
+  leaving_ = true;
+  changed_.wait(lock, [&] { return !taking_; });
+  for (const std::uint32_t slot : taken_) slots_->give_back(slot, stream_);
+  taken_.clear();
+  reduced_ = nullptr;
+  state_ = error ? State::kFailed : State::kLeft;
+  error_ = error;
+  follows_step_ = false;
+  ++departures_;
 }
 }  // namespace headrace::ranks

@@ -3,10 +3,15 @@
 // of the step before (sequence.hpp).
 //
 // A thread, "headrace-ahead", carries out one entry after the other, as soon as this rank has what
-// the entry needs: a gather slot with its shard, or all gradients of a position. Before each, the
-// ranks tell each other what they are about to do, as trainers do (rank_calls.hpp). The trainer
-// only waits for the entry that its call needs, and for the last one in its step. Then the ranks
-// meet once, with their terms and norms.
+// the entry needs: a gather slot with its shard, or all gradients of a position. The slots of the
+// next joins are taken meanwhile. Before an entry, the ranks tell each other what they are about to
+// do, as trainers do (rank_calls.hpp), and how many of the joins behind it have their slots: these
+// follow without another message. The trainer only waits for the entry that its call needs, and for
+// the last one in its step. Then the ranks meet once, with their terms and norms.
+//
+//   rank 0  reduces g1 | "join of g0, and one more" | joins g0, g1 | "reduction of g0" ...
+//   rank 1  reduces g1 | "join of g0, and one more" | joins g0, g1 | "reduction of g0" ...
+//           takes slots for g0 and g1                 takes one for g2, if the trainer is near
 //
 //   idle --first gather of the sequence--> following --last entry--> ended --step--> idle
 //                                             |                        |
@@ -46,20 +51,26 @@ namespace headrace::ranks {
 // Where the thread gets gather slots from. The thread's calls, unless noted.
 class JoinSlots {
  public:
+  class Taker {
+   public:
+    virtual ~Taker() = default;
+    // No value: there is none for now, for whatever cause. The trainer's own gather finds it again,
+    // and throws it. Comes from the conductor.
+    virtual void taken(std::optional<std::uint32_t> slot) noexcept = 0;
+  };
   virtual ~JoinSlots() = default;
-  // Leases a slot with this rank's shard in place. Waits for the drive and for updates, never for
-  // the trainer. No value if there is none for now, for whatever cause: the trainer's own gather
-  // finds it again, and throws it.
-  virtual std::optional<std::uint32_t> take(GroupId group) noexcept = 0;
+  // Leases a slot with this rank's shard in place, for `taker`, and returns at once. The slot may
+  // have to wait for the drive and for updates, never for the trainer. One at a time; any thread.
+  virtual void start_to_take(GroupId group, Taker& taker) noexcept = 0;
   virtual Join lacks(std::uint32_t slot) const noexcept = 0;
   // After the ranks have agreed. Collective if some rank lacks something; this one may have joined
   // it before.
   virtual void join(std::uint32_t slot, GroupId group, Join what, Stream stream) = 0;
-  // The trainer's too. Work on `stream` may still write to the slot.
+  // Any thread. Work on `stream` may still write to the slot.
   virtual void give_back(std::uint32_t slot, Stream stream) noexcept = 0;
 };
 
-class SequenceRunner {
+class SequenceRunner final : private JoinSlots::Taker {
  public:
   struct Parts {
     RankCalls& ranks;
@@ -72,7 +83,7 @@ class SequenceRunner {
     base::TraceRecorder* trace = nullptr;
   };
   explicit SequenceRunner(const Parts& parts);
-  ~SequenceRunner();
+  ~SequenceRunner() override;
   SequenceRunner(const SequenceRunner&) = delete;
   SequenceRunner& operator=(const SequenceRunner&) = delete;
 
@@ -139,14 +150,21 @@ class SequenceRunner {
   void throw_if_failed() const;
   HeldGradients* memory_for(Lock& lock, const Reduction& of);
 
+  // ---- any thread's, with the lock ----
+  void take_ahead();
+  void taken(std::optional<std::uint32_t> slot) noexcept override;  // without it
+
   // ---- the thread's ----
   void run() noexcept;
   void follow(Lock& lock);
-  bool prepare(Lock& lock, const Sequence::Entry& entry);
-  bool prepare_join(Lock& lock, const Sequence::Entry& entry);
+  RankCall next_call(Lock& lock);
+  RankAgreement agree(Lock& lock, const RankCall& say);
+  bool prepare_join(Lock& lock);
   bool prepare_reduction(Lock& lock, const Sequence::Entry& entry);
-  bool carry_out(const Sequence::Entry& entry, bool prepared);
+  std::uint8_t ready() const;
+  void carry_out(Lock& lock, Join join);
   void note_done(const Sequence::Entry& entry);
+  void end_order(Lock& lock, const std::exception_ptr& error);
 
   const Parts p_;
   JoinSlots* slots_ = nullptr;
@@ -165,9 +183,13 @@ class SequenceRunner {
   std::uint64_t releases_ = 0;
   std::size_t next_ = 0;                 // entry
   std::vector<std::uint32_t> slots_of_;  // per joined gather; unused from position_ on
-  // Of the entry in progress.
-  std::optional<std::uint32_t> taken_;
-  HeldGradients* reduced_ = nullptr;
+  HeldGradients* reduced_ = nullptr;     // of the entry in progress
+  // The slots of the next joins, in their order; the entry behind those; whether its slot has been
+  // asked for, at how many releases, and that there was none then.
+  std::vector<std::uint32_t> taken_;
+  std::size_t to_take_ = 0;
+  bool taking_ = false, none_there_ = false;
+  std::uint64_t asked_at_ = 0;
   bool follows_step_ = false;      // no rank has left the order in this step
   std::uint32_t steps_apart_ = 0;  // in a row that did not follow
   std::exception_ptr error_;

@@ -106,6 +106,11 @@ void GatherSlots::refuse_all_leased(GroupId wanted) const {
                   "; release one first, or set headrace.prefetch_groups to more");
 }
 
+bool GatherSlots::has_room(GroupId group) const noexcept {
+  return find(group) || find_free(group, false) ||
+         std::ranges::any_of(slots_, [](const GatherSlot& slot) { return slot.filling(); });
+}
+
 async::Task<GatherSlots::Acquired> GatherSlots::acquire(GroupId group,
                                                         const async::GiveUp* give_up) {
   order_.note(group);

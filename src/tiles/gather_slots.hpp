@@ -58,6 +58,11 @@ class GatherSlots {
     GatherSlot::Clock::time_point updated;  // when the fill had waited for the group's update
   };
   async::Task<Acquired> acquire(GroupId group, const async::GiveUp* give_up = nullptr);
+  // Whether acquire() has a slot for the group, if need be after a fill. Else it would throw that
+  // all are leased.
+  bool has_room(GroupId group) const noexcept;
+  // For what nobody awaits: it catches its own errors. drain() waits for it, and invalidate().
+  void run_until_drained(async::Task<> task) { fills_.spawn(std::move(task)); }
   // Returns an empty slot for `group`, leased: for load.
   async::Task<std::uint32_t> claim_empty(GroupId group);
   // Brings this rank's shard into a leased slot that was filled with what its node keeps.

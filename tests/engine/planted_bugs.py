@@ -111,10 +111,14 @@ BUGS_OF_SEQUENCES = [
     ("what is held of a group takes a second gradient of a parameter in place of the first",
      "src/ranks/gradient_bucket.cpp", "  while (open_ != of ||", "  if (open_ != of ||"),
     ("the ranks' next call ahead passes the join of the trainer", "src/engine/leases.cpp",
-     "  join(lease.slot_, lease.group_, agreed.join, lease.stream_);\n"
+     "  join(lease.slot_, lease.group_, agreed.joins[0], lease.stream_);\n"
      "  p_.gradients.end_gather(lease.group_, agreed);\n",
      "  p_.gradients.end_gather(lease.group_, agreed);\n"
-     "  join(lease.slot_, lease.group_, agreed.join, lease.stream_);\n"),
+     "  join(lease.slot_, lease.group_, agreed.joins[0], lease.stream_);\n"),
+    ("slots that were taken for joins are not given back", "src/ranks/sequence_runner.cpp",
+     "  for (const std::uint32_t slot : taken_) slots_->give_back(slot, stream_);\n", ""),
+    ("a rank carries out what it is ready for, and not what all are", "src/ranks/rank_calls.cpp",
+     "r == 0 ? one.entries : std::min(agreement.entries, one.entries)", "mine.entries"),
     ("a reduction ahead does not wait for the gradients on the trainer's stream",
      "src/ranks/gradient_bucket.cpp",
      "    if (mine != nullptr && mine->there.id != 0) p_.device.wait(stream, mine->there);\n", ""),

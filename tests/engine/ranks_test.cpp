@@ -240,15 +240,18 @@ class MirrorRank final : public Collective {
   }
   void all_to_all(CollectiveTag, Stream, std::span<const DeviceSpan>, void*) override {}
   void exchange(CollectiveTag, std::span<const std::byte> mine, std::span<std::byte> all) override {
+    ++exchanges_;
     std::ranges::copy(mine, all.begin());
     std::ranges::copy(mine, all.begin() + static_cast<std::ptrdiff_t>(mine.size()));
   }
   void abort(std::string_view) noexcept override {}
   bool takes_any_thread() const noexcept override { return takes_any_thread_; }
+  std::uint64_t exchanges() const { return exchanges_; }
 
  private:
   std::shared_ptr<ComputingDevice> device_;
   const bool takes_any_thread_;
+  std::atomic<std::uint64_t> exchanges_{0};
 };
 
 // Joins on a stream of the engine's own, and a trainer that does not wait for it but in gather().
@@ -288,6 +291,32 @@ TEST(RanksGather, ThatIsJoinedAheadWaitsForTheJoin) {
     device->destroy_stream(stream);
   }
   EXPECT_GT(ahead, 0u);
+}
+
+// How many depends on time: in some step, a slot is there before the ranks agree on the join.
+TEST(RanksGather, JoinsThatHaveTheirSlotsFollowWithoutAnotherMessage) {
+  constexpr std::uint32_t kGroups = 6;
+  const auto device = device::make_computing_host({.flavour = HostFlavour::kPrompt});
+  const auto collective = std::make_shared<MirrorRank>(device, true);
+  Settings settings = accumulating(1);
+  settings.ranks_ahead = 3;
+  settings.prefetch_groups = 4;
+  Engine engine(settings, {.device = device, .collective = collective});
+  for (std::uint32_t g = 0; g < kGroups; ++g)
+    engine.add_group("g" + std::to_string(g), {{"w", DType::kF32, {2 * 65536}, {}}});
+  engine.freeze();
+  load_all(engine);
+  const auto exchanges_of_step = [&] {
+    const std::uint64_t before = collective->exchanges();
+    for (std::uint32_t g = 0; g < kGroups; ++g) engine.gather({g});
+    engine.step({});
+    return collective->exchanges() - before;
+  };
+  std::uint64_t fewest = exchanges_of_step();  // at every call
+  for (int step = 0; step < 10'000 && fewest > kGroups; ++step)
+    fewest = std::min(fewest, exchanges_of_step());
+  EXPECT_LE(fewest, kGroups) << "one for each join, and one for the step";
+  EXPECT_EQ(engine.stats().rank_departures, 0u);
 }
 
 TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {

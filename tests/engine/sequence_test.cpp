@@ -34,6 +34,7 @@
 #include "headrace/engine.hpp"
 #include "support/computing_host.hpp"
 #include "support/late_transport.hpp"
+#include "support/temporary_directory.hpp"
 #include "support/thread_ranks.hpp"
 
 namespace headrace::sequence_test {
@@ -69,6 +70,7 @@ struct World {
   std::int32_t ends_at = -1;  // the call of rank `ends` that throws instead
   std::uint32_t ends = 0;
   std::uint32_t stage() const { return seed % 3 == 0 ? 2 : 3; }
+  bool on_nvme() const { return seed % 8 == 6 && stage() == 3; }
   std::uint32_t node_ranks() const { return ranks == 4 ? 2 : 1; }
   bool quantised() const { return seed % 4 == 1; }
   // That add their gradients to each other first: of two nodes, or all of them.
@@ -255,18 +257,38 @@ struct OwnStream {
   const Stream stream;
 };
 
+Settings settings_of(const World& world, RankOrder order,
+                     const testing::TemporaryDirectory& directory) {
+  Settings settings;
+  settings.rank_agreement = order;
+  settings.ranks_ahead = world.ahead;
+  settings.prefetch_groups = world.prefetch;
+  settings.update_mode = world.seed % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
+  settings.update_threads = 1;
+  settings.zero_stage = world.stage();
+  settings.zero_hpz_partition_size = world.node_ranks();
+  settings.hierarchical_reduce_ranks = world.reduce_ranks();
+  settings.zero_quantized_weights = world.quantised();
+  settings.zero_quantized_gradients = world.quantised() && world.reduce_ranks() == 1;
+  settings.gradient_accumulation_steps = 2;  // so that any gradient may come again
+  if (!world.on_nvme()) return settings;
+  settings.offload_parameters = settings.offload_optimizer = OffloadDevice::kNvme;
+  settings.nvme_paths = {directory.string()};
+  return settings;
+}
+
 // One rank.
 class Trainer {
  public:
-  Trainer(const World& world, RankOrder order, std::uint32_t rank,
+  Trainer(const World& world, const Settings& settings, std::uint32_t rank,
           const std::shared_ptr<Device>& device, const std::shared_ptr<Collective>& collective)
       : world_(world),
         rank_(rank),
         device_(device),
         lateness_(world.seed * 31 + rank),
-        engine_(settings_of(world, order), {.device = device,
-                                            .collective = collective,
-                                            .log = [](LogLevel, std::string_view) {}}) {
+        engine_(settings, {.device = device,
+                           .collective = collective,
+                           .log = [](LogLevel, std::string_view) {}}) {
     for (std::uint32_t g = 0; g < world.groups; ++g) {
       std::vector<ParameterSpec> parameters = {{"w", DType::kBf16, {300 + 100 * g}, {}}};
       if (world.mixed) parameters.push_back({"b", DType::kF32, {77}, {}});
@@ -298,22 +320,6 @@ class Trainer {
   }
 
  private:
-  static Settings settings_of(const World& world, RankOrder order) {
-    Settings settings;
-    settings.rank_agreement = order;
-    settings.ranks_ahead = world.ahead;
-    settings.prefetch_groups = world.prefetch;
-    settings.update_mode = world.seed % 2 == 0 ? UpdateMode::kDefer : UpdateMode::kBarrier;
-    settings.update_threads = 1;
-    settings.zero_stage = world.stage();
-    settings.zero_hpz_partition_size = world.node_ranks();
-    settings.hierarchical_reduce_ranks = world.reduce_ranks();
-    settings.zero_quantized_weights = world.quantised();
-    settings.zero_quantized_gradients = world.quantised() && world.reduce_ranks() == 1;
-    settings.gradient_accumulation_steps = 2;  // so that any gradient may come again
-    return settings;
-  }
-
   void be_late() {
     switch (lateness_() % 16) {
       case 0:
@@ -468,12 +474,14 @@ Seats seats_of(const World& world) {
 
 std::vector<Outcome> run(const World& world, RankOrder order) {
   Seats seats = seats_of(world);
+  const testing::TemporaryDirectory drive;
+  const Settings settings = settings_of(world, order, drive);
   std::vector<Outcome> outcomes(world.ranks);
   std::vector<std::thread> threads;
   for (std::uint32_t r = 0; r < world.ranks; ++r) {
     threads.emplace_back([&, r] {
       try {
-        Trainer(world, order, r, seats.devices[r], seats.collectives[r]).run(outcomes[r]);
+        Trainer(world, settings, r, seats.devices[r], seats.collectives[r]).run(outcomes[r]);
       } catch (const Ended& error) {
         outcomes[r].error = error.what();
         seats.collectives[r]->abort("a trainer ended");

@@ -1408,6 +1408,8 @@ class Life(Case):
                 ((self.file_of("{"),), {}, "^/.*/1.json is no JSON"),
                 ((), {"lr": "x"}, "^lr is 'x' in param_groups"),
                 (({"gradient_clipping": 1.0},), {}, r"gradient_clipping.*step\(max_norm"),
+                (({"headrace": {"durable": "step", "store": "run"}},), {"nvme": self.folder},
+                 r"durable.*values, which would replace.*save_checkpoint\(\)"),
                 (({"scheduler": {"type": "WarmupLR"}},), {}, "scheduler.*lr_scheduler"),
                 (({"optimizer": {"type": "OneBitAdam"}},), {}, "onebitadam"),
                 (({"optimizer": {"type": "AdamW", "params": {"lr": 1.0}}},), {}, "lr"),

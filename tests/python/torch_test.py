@@ -1298,6 +1298,9 @@ class Refusals(Case):
                        {"scheduler": {"type": "WarmupLR"}}):
             with self.assertRaisesRegex(ValueError, f"config has {next(iter(config))}, .*not made"):
                 AdamW([torch.nn.Parameter(torch.zeros(1))], config=config)
+        with self.assertRaisesRegex(headrace.Unsupported, "durable.*replace.*was not made"):
+            AdamW([torch.nn.Parameter(torch.zeros(1))], nvme=self.folder.name,
+                  config={"headrace": {"durable": 1, "store": "run"}})
 
     def test_of_settings_come_before_the_first_step(self):
         parameter = torch.nn.Parameter(torch.zeros(1))

@@ -14,7 +14,7 @@ import torch
 from .._engine import resolved
 from .._errors import ArgumentError, Error, NotFinite, WrongState
 from .._library import unbroken
-from .._settings import called, whole_path
+from .._settings import called, refuse_durable, whole_path
 from ._engine_part import EnginePart
 from ._given_state import by_number, check_groups, check_state
 from ._memory_part import MemoryPart
@@ -46,6 +46,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 def _merged(config: Mapping[str, Any], rule: str, nvme: Optional[str]) -> dict:
     """The settings of the engines. Updates end within step(), for torch reads the weights then."""
     settings = copy.deepcopy(dict(config))
+    refuse_durable(settings, "the optimizer was not made")
     for key, help_text in _OF_A_TRAINER.items():
         off = 1 if key == "gradient_accumulation_steps" else 0
         if settings.get(key) not in (None, off):

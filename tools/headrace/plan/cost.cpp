@@ -307,12 +307,14 @@ double Predictor::beside_update(const PhaseCost& forward) const {
 
 void Predictor::play(const Stretch& stretch, std::vector<Span>* spans) {
   using enum Passes::Direction;
-  Passes passes(groups_,
-                {.slots = plan_.gather_slots,
-                 .prefetch = work_.prefetch_groups,
-                 .ahead = work_.ranks_ahead,
-                 .verify_on_device = work_.device_shares_host_memory},
-                spans);
+  Passes passes(
+      groups_,
+      {.slots = plan_.gather_slots,
+       .prefetch = work_.prefetch_groups,
+       .ahead = work_.ranks_ahead,
+       .one_per_group = plan_.slot_per_group && part_.world_size > 1 && work_.ranks_ahead > 0,
+       .verify_on_device = work_.device_shares_host_memory},
+      spans);
   if (stretch.warm) passes.begin_warm();
   if (plan_.node_ranks > 0) passes.keep_in_node();
   PhaseCost forward, backward;

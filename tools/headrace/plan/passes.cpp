@@ -8,8 +8,10 @@ namespace headrace::tools {
 Passes::Passes(const std::vector<GroupCost>& groups, const Slots& slots, std::vector<Span>* spans)
     : groups_(groups),
       slots_(slots.slots),
-      prefetch_(slots.slots == 0 ? 0 : std::min(slots.prefetch, slots.slots - 1)),
-      ahead_(std::min(slots.ahead, prefetch_)),
+      prefetch_(slots.slots == 0 ? 0
+                                 : std::min(slots.one_per_group ? slots.slots : slots.prefetch,
+                                            slots.slots - 1)),
+      ahead_(slots.one_per_group ? prefetch_ : std::min(slots.ahead, prefetch_)),
       verify_on_device_(slots.verify_on_device),
       spans_(spans) {}
 

@@ -33,6 +33,7 @@ class Passes {
     std::uint32_t slots = 0;
     std::uint32_t prefetch = 0;  // groups that are read, and copied, before they are used
     std::uint32_t ahead = 0;     // ... and joined by the ranks
+    bool one_per_group = false;  // all are, as soon as they can be
     bool verify_on_device = false;
   };
   Passes(const std::vector<GroupCost>& groups, const Slots& slots, std::vector<Span>* spans);

@@ -18,7 +18,7 @@ import torch
 
 from ..._collective import Collective
 from ..._errors import ArgumentError, WrongState
-from ..._settings import called, whole_path
+from ..._settings import called, refuse_durable, whole_path
 from . import _blocks, _building, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live
@@ -39,6 +39,7 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
         _private.refuse_other_torch()
         _refuse_twice(model)
         settings = _settings.read(config)
+        refuse_durable(settings, "the model is as it was")
         in_host = _settings.host_checkpoints(settings)
         folder = _settings.place(settings, nvme, host_budget)
         rule, options = _settings.rule_of(settings, optimizer, options)
