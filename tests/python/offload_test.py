@@ -1739,6 +1739,19 @@ class State(Case):
         optimizer.load_state_dict(fresh)
         self.assertEqual(self.train(model, optimizer), expected)
 
+    def test_is_refused_after_the_end(self):
+        for end in ("close", "restore"):
+            model, optimizer = self.offload(net_of())
+            self.train(model, optimizer)
+            state = optimizer.state_dict()
+            getattr(optimizer, end)()
+            for call in (optimizer.state_dict, optimizer.full_state_dict, optimizer.plan,
+                         optimizer.stats, optimizer.step, lambda: optimizer.load_state_dict(state),
+                         lambda: optimizer.save_checkpoint(self.folder + "/late")):
+                with self.assertRaisesRegex(headrace.WrongState, "engine is gone.*offload"):
+                    call()
+            self.assertIn("AdamW", repr(optimizer))
+
     def test_half_of_a_load_stops_the_step(self):
         model, optimizer = self.offload(net_of())
         self.train(model, optimizer)

@@ -1466,10 +1466,20 @@ class Refusals(Case):
         model = model_of()
         optimizer = self.adamw(model.parameters())
         train(model, optimizer, 1)
+        state = optimizer.state_dict()
+        self.assertEqual(len(optimizer.plan()), 1)
         optimizer.close()
         optimizer.close()
-        with self.assertRaisesRegex(headrace.WrongState, "closed"):
-            optimizer.step()
+        for call in (optimizer.step, optimizer.state_dict, optimizer.full_state_dict,
+                     optimizer.plan, optimizer.stats, lambda: optimizer.load_state_dict(state)):
+            with self.assertRaisesRegex(headrace.WrongState, "closed.*nothing was done. Call it"):
+                call()
+        self.assertIn("AdamW", repr(optimizer))
+
+    def test_before_its_first_step_there_is_no_state_and_no_plan(self):
+        optimizer = self.adamw(model_of().parameters())
+        self.assertEqual((optimizer.state_dict()["state"], optimizer.plan(), optimizer.stats()),
+                         ({}, [], []))
 
 
 ALONE = '''

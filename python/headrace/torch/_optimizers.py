@@ -231,8 +231,7 @@ class Offloaded(torch.optim.Optimizer):
     def _register(self, must: bool = False, having_state: Iterable[torch.Tensor] = ()) -> None:
         """Makes a part, on each device, of the parameters that are in none, once one of them has a
         gradient. having_state: included, even if frozen."""
-        if self._closed:
-            raise WrongState("this optimizer is closed, and its state is gone. Make another one.")
+        self._refuse_closed("step()")
         new = [entry for entry in self._all_entries() if entry.parameter not in self._part_of
                and (entry.parameter.requires_grad or entry.parameter in having_state)
                and entry.values.numel() > 0]
@@ -244,6 +243,12 @@ class Offloaded(torch.optim.Optimizer):
         for device, entries in devices.items():
             is_plain = self._is_plain() and device.type == "cpu"
             self._add_part(entries, self._in_memory if is_plain else self._with_engine)
+
+    def _refuse_closed(self, call: str) -> None:
+        """Nothing would pass for a state from before the first step."""
+        if self._closed:
+            raise WrongState(f"{call} of an optimizer that is closed, and its state is gone; "
+                             "nothing was done. Call it before close(), or make another one.")
 
     def _add_part(self, new: list, make: Callable[[list], Part]) -> None:
         for entry in new:
@@ -273,6 +278,7 @@ class Offloaded(torch.optim.Optimizer):
         """Without `snapshots`, full_state_dict(). With it: saves the state below that folder, and
         gives a reference to it and the param_groups. Before the first step, there is no state.
         torch.distributed.checkpoint, which would lose the reference, gets full_state_dict()."""
+        self._refuse_closed("state_dict()")
         if not self._snapshots.wanted or not self._parts or _is_for_parameters_by_name():
             return self.full_state_dict()
         for part in self._parts:
@@ -290,6 +296,7 @@ class Offloaded(torch.optim.Optimizer):
     def full_state_dict(self) -> dict:
         """As torch's own rule gives it, so that each loads the other's. With `nvme`, the tensors
         are files there, which the system can write out, and which vanish with the tensors."""
+        self._refuse_closed("full_state_dict()")
         for part in self._parts:
             part.refuse_other_forms()
         self._show_steps(self._flat())  # Ctrl-C may have come just after an update
@@ -326,6 +333,7 @@ class Offloaded(torch.optim.Optimizer):
         """Takes state_dict() and full_state_dict() of this class, or the state of torch's optimizer
         of the same rule. After an error in the load itself, there is no state, as before the first
         step."""
+        self._refuse_closed("load_state_dict()")
         flat, reference = self._flat(), state_dict.get(REFERENCE)
         state = by_number(state_dict, len(flat))
         check_groups(state_dict["param_groups"], self._options,
@@ -378,9 +386,11 @@ class Offloaded(torch.optim.Optimizer):
     # ---- reports, life ----
     def plan(self) -> list:
         """What each engine holds, and where; nothing before the first step."""
+        self._refuse_closed("plan()")
         return [part.plan() for part in self._parts]
 
     def stats(self) -> list:
+        self._refuse_closed("stats()")
         return [part.stats() for part in self._parts]
 
     def _drop_parts(self) -> None:

@@ -84,8 +84,11 @@ class OfModel(Offloaded):
         return None if result is None else result.gradient_norm
 
     def _register(self, *_arguments: Any, **_options: Any) -> None:
+        self._refuse_closed("the call")
+
+    def _refuse_closed(self, call: str) -> None:
         if self._closed or self._part is None:
-            raise WrongState(f"this optimizer's engine is gone: {self.end}")
+            raise WrongState(f"this optimizer's engine is gone, so {call} did nothing: {self.end}")
 
     def _first_non_finite(self) -> Optional[torch.Tensor]:
         return self._offload.intake.non_finite()
