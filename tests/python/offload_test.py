@@ -955,6 +955,43 @@ class Values(Case):
             self.assert_same(values_of(model), before)
         self.train(model, optimizer)
 
+    def test_are_not_converted_by_half(self):
+        for convert in (lambda model: model.float(), lambda model: model.to("meta"),
+                        lambda model: model.embedding.double(), lambda model: model.share_memory(),
+                        lambda model: torch.nn.Sequential(model).half(),
+                        lambda model: model.to_empty(device="cpu")):
+            model, optimizer = self.offload(net_of(torch.bfloat16))
+            before = values_of(model)
+            with self.assertRaisesRegex(headrace.WrongState, "'embedding.weight' is in headrace's "
+                                                             "engine.*nothing was changed.*restor"):
+                convert(model)
+            self.assert_same(values_of(model), before)
+            self.assertIs(model.to(torch.bfloat16).to("cpu").bfloat16(), model)
+            self.train(model, optimizer)
+            optimizer.restore()
+            self.assertIs(model.float().embedding.weight.dtype, torch.float32)
+        self.assertFalse(hasattr(torch.nn.Module._apply, "__wrapped__"))  # torch's own again
+        model, optimizer = headrace.offload(net_of())
+        del model, optimizer
+        gc.collect()
+        self.assertFalse(hasattr(torch.nn.Module._apply, "__wrapped__"))
+
+    def test_that_were_replaced_in_memory_come_back_by_a_load(self):
+        for is_noticed in (False, True):
+            model, optimizer = self.offload(net_of())
+            saved, before = values_of(model), optimizer.state_dict()
+            expected = self.train(model, optimizer)
+            model.embedding.weight.data = model.embedding.weight.data.double()
+            if is_noticed:
+                with self.assertRaisesRegex(headrace.WrongState, "load_state_dict"):
+                    optimizer.step()
+                optimizer.zero_grad()
+            model.load_state_dict(saved)
+            self.assert_same(values_of(model), saved)
+            optimizer.load_state_dict(before)
+            self.assertEqual(self.train(model, optimizer), expected)
+            optimizer.restore()
+
     def test_cannot_be_used_while_they_change(self):
         model, optimizer = self.offload(net_of())
         with headrace.gathered(model.layers[0], modify=True) as layer:

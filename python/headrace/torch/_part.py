@@ -185,6 +185,8 @@ def _words(form: tuple) -> str:
 class Part:
     """Some parameters, and their state. A kind gives what raises NotImplementedError here."""
 
+    _FOR_ANOTHER_FORM = "Make a new optimizer after such a change."
+
     def __init__(self, entries: list) -> None:
         self.entries = entries
         self._names = {entry.parameter: entry.name for entry in entries}
@@ -212,8 +214,8 @@ class Part:
             if _form_of(parameter) != form:
                 raise WrongState(
                     f"parameter '{self._names[parameter]}' is now {_words(_form_of(parameter))}, "
-                    f"and was {_words(form)} when its state was made; nothing was done. Make a new "
-                    "optimizer after such a change.")
+                    f"and was {_words(form)} when its state was made; nothing was done. "
+                    f"{self._FOR_ANOTHER_FORM}")
 
     def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
         """False: skipped, for a gradient is not finite."""

@@ -68,7 +68,10 @@ _files: dict[int, "weakref.ref[_File]"] = {}  # by address
 
 
 def _file_of(tensor: torch.Tensor) -> Optional[_File]:
-    address = tensor.data_ptr()
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # it has no memory, as those that are parked
+        return None
     for start, weak in list(_files.items()):
         file = weak()
         if file is None:
@@ -128,6 +131,21 @@ class _Conversions:
         self._here = threading.local()
         self._undo: Optional[Callable[[], None]] = None
         self._told: list[Callable[[Any], None]] = []  # of each module
+        self._asked: list[weakref.WeakMethod] = []  # before anything is converted
+
+    def ask(self, may_convert: Callable[..., None]) -> Callable[[], None]:
+        """A method, which gets the module and how its tensors are converted, and raises against
+        it. Ends with its object, or with what is returned."""
+        def end(*_: Any) -> None:
+            with self._lock:
+                self._asked = [one for one in self._asked if one is not weak]
+                self.settle()
+
+        weak = weakref.WeakMethod(may_convert, end)
+        with self._lock:
+            self._asked.append(weak)
+        self.watch()
+        return end
 
     def tell(self, converted: Callable[[Any], None]) -> Callable[[], None]:
         """Also of parameters that are in no file. Returns what ends it."""
@@ -147,7 +165,8 @@ class _Conversions:
     def settle(self) -> None:
         """torch's own again, with the last file."""
         with self._lock:
-            used = self._told or any(weak() is not None for weak in list(_files.values()))
+            used = self._told or self._asked or \
+                any(weak() is not None for weak in list(_files.values()))
             if self._undo is not None and not used:
                 self._undo()
                 self._undo = None
@@ -155,6 +174,10 @@ class _Conversions:
     def _run(self, own: Callable[..., Any], module: Any, *arguments: Any, **named: Any) -> Any:
         if hasattr(self._here, "files"):
             return self._convert(own, module, *arguments, **named)
+        for weak in list(self._asked):
+            may_convert = weak()
+            if may_convert is not None:
+                may_convert(module, *arguments, **named)
         self._here.files = {}  # by folder, for all modules of this call
         try:
             return self._convert(own, module, *arguments, **named)
@@ -193,6 +216,7 @@ class _Conversions:
 
 
 _conversions = _Conversions()
+before_conversions = _conversions.ask
 
 
 class Building(contextlib.AbstractContextManager):

@@ -101,6 +101,24 @@ class Slot:
                 "headrace.gathered(module, modify=True); after optimizer.restore(), parameters "
                 "may be replaced.")
 
+    def refuse_conversion(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Of a parameter that is parked it would fail, and of one that is bound it would succeed.
+        What leaves dtype, device and layout as they are is none."""
+        probe, why = self._without_memory("is not there to be converted."), None
+        try:
+            converted = convert(probe)
+            changes = not isinstance(converted, torch.Tensor) or _private.identity(
+                converted.untyped_storage()) != _private.identity(probe.untyped_storage())
+        except Exception as error:
+            changes, why = True, error
+        if changes:
+            raise WrongState(
+                f"parameter '{self.full_name}' is in headrace's engine, so the model cannot be "
+                "converted or moved, such as by float() or cuda(); nothing was changed. Call "
+                "optimizer.restore(), convert the model, and offload it again, with device=... for "
+                "another device; to() of its own dtype and device works."
+                + (_WITH_RANKS if self.group.joins else "")) from why
+
     def _is_alias(self, other: torch.Tensor) -> bool:
         return other.layout == torch.strided and \
             (other.dtype, other.shape, other.stride()) == (self.dtype, self.shape, self.stride) \
@@ -234,8 +252,16 @@ class OffloadedGroup:
             return
         written = self.written()
         unbroken(self._release)
-        if written is not None:
+        if written is not None and not self.spoiled:  # else the engine says it at each use
             self.spoil(written)
+
+    def release_to_load(self) -> None:
+        """What the program has written to a parameter is to be replaced."""
+        try:
+            self.release()
+        except WrongState:
+            if not self.spoiled:
+                raise
 
     def _release(self) -> None:
         self.bindings = 0

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 
 class ModelPart(Part):
+    _FOR_ANOTHER_FORM = ("Load the model's values with its load_state_dict(): they come back in "
+                         "the form that they had.")
+
     def __init__(self, entries: list, offload: "Offload", sets: Mapping[int, int],
                  constants: Mapping[int, dict], contents: Iterable[str]) -> None:
         super().__init__(entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from typing import Iterable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional
 
 import torch
 
@@ -17,6 +17,7 @@ from .._spaces import give_memory_back
 from . import _values
 from ._backward import Passes
 from ._blocks import Division
+from ._building import before_conversions
 from ._checkpoints import HostCheckpoints
 from ._device import move_buffers
 from ._forward import Forward
@@ -48,6 +49,7 @@ class Offload:
         self.forward = Forward(self.groups, self.passes, self._lock)
         self.checkpoints = HostCheckpoints(device) if host_checkpoints else None
         self._hooks: list = []
+        self._ends_asking: Optional[Callable[[], None]] = None
         self._asleep = False
         self._binds_before = 0  # gradients can have come
 
@@ -143,8 +145,17 @@ class Offload:
         begin = Hook(lambda _module, _arguments: self._begin_forward())
         self._hooks.append(self.model.register_forward_pre_hook(begin, prepend=True))
         self._hooks += _values.watch(self)
+        self._ends_asking = before_conversions(self._refuse_conversion)
         if self.checkpoints is not None:
             self.checkpoints.start()
+
+    def _refuse_conversion(self, module: torch.nn.Module, convert: Callable[..., Any],
+                           *_arguments: Any, **_named: Any) -> None:
+        """Half of the model would be converted: torch goes from tensor to tensor."""
+        for parameter in module.parameters():
+            for slot in self.slots_of(parameter):
+                if not slot.changing and not slot.part:  # those of several tensors are followed
+                    slot.refuse_conversion(convert)
 
     def _undo(self, moved: list) -> None:
         try:
@@ -312,6 +323,9 @@ class Offload:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        if self._ends_asking is not None:
+            self._ends_asking()
+            self._ends_asking = None
         if self.checkpoints is not None:
             self.checkpoints.stop()
         if hasattr(self, "intake"):

@@ -116,7 +116,8 @@ def _named(slots: list) -> str:
     return ", ".join(names) + (f" and {len(slots) - 3} more" if len(slots) > 3 else "")
 
 
-def begin_changes(slots: Iterable[Slot]) -> None:
+def begin_changes(slots: Iterable[Slot], to_load: bool = False) -> None:
+    """to_load: all values are replaced, so a write to the old ones is forgotten."""
     for group, own in _by_group(slot for slot in slots if not slot.changing):
         for slot in own:
             slot.refuse_replaced()
@@ -125,7 +126,7 @@ def begin_changes(slots: Iterable[Slot]) -> None:
                              "changed; it was not. Do it outside of forward, backward and other "
                              "scopes.")
         if group.kept and group.bindings:
-            group.release()
+            group.release_to_load() if to_load else group.release()
         if group.spoiled:  # there is no value; end_changes() waits for the whole group
             for slot in own:
                 _begin_change(slot, _nothing(slot))
@@ -243,8 +244,8 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
                                 "of the parameters that headrace has; nothing was loaded. "
                                 "Leave assign out.")
         offload.forward.end_broken()
-        begin_changes(slot for name, slots in own.items() if prefix + name in state_dict
-                      for slot in slots)
+        begin_changes((slot for name, slots in own.items() if prefix + name in state_dict
+                       for slot in slots), to_load=True)
 
     def after_load(_module: Any, _incompatible: Any) -> None:
         changed = [slot for slots in own.values() for slot in slots if slot.changing]
