@@ -26,6 +26,7 @@ import torch  # noqa: E402
 import headrace.deepspeed  # noqa: E402
 import headrace.torch  # noqa: E402
 from headrace.deepspeed._on_import import when_imported  # noqa: E402
+from headrace.torch.offload import _trainer_state  # noqa: E402
 from headrace.torch.offload._building import folder_of  # noqa: E402
 from headrace.deepspeed.zero import GatheredParameters, Init  # noqa: E402
 
@@ -572,15 +573,32 @@ class Checkpoints(Engines):
         self.train(engine, range(6))
         with self.assertRaisesRegex(headrace.Corrupt, f"{run}/two: the checksum of"):
             engine.load_checkpoint(run, tag="two")
-        engine.backward(engine(batch_of(0)).mean())
-        engine.step()
-        engine.backward(engine(batch_of(0)).mean())
-        with self.assertRaisesRegex(headrace.WrongState,
-                                    f"{run}/two, step 2, and partly this run's of step 3"):
-            engine.step()
-        engine.zero_grad()
+        other = self.engine()
+        self.train(other, range(6))
+        self.assertEqual(self.train(engine, range(6, 8)), self.train(other, range(6, 8)))
         engine.load_checkpoint(run, tag="one")
         self.train(engine, range(2))
+
+    def test_of_older_versions_have_groups_and_buffers_in_the_state_of_the_loop(self):
+        engine = self.engine()
+        self.train(engine, range(2))
+        engine.optimizer.param_groups[0]["lr"] = 0.25
+        state = engine._own_state({"row": 1})
+        self.assertFalse({"buffers", "groups"} & set(state))  # they are there once
+        members = [[name for name, _ in engine.module.named_parameters()]]
+        for of, number in (("groups", 0), ("others", 1)):
+            older = {**state, "buffers": {"count": torch.ones(3)}, "groups": [{"lr": 0.25}],
+                     "members": members * (number + 1)}
+            engine.optimizer._part.engine.save_checkpoint(
+                f"{self.folder}/{of}", trainer_state=_trainer_state.packed(older))
+        model = model_of()
+        model.register_buffer("count", torch.zeros(3))
+        other = self.engine(model)
+        with self.assertRaisesRegex(ValueError, "other groups.*nothing was loaded"):
+            other.load_checkpoint(self.folder, tag="others")
+        self.assertEqual(other.load_checkpoint(self.folder, tag="groups")[1], {"row": 1})
+        self.assertEqual(other.get_lr(), [0.25])
+        self.assertEqual(model.count.tolist(), [1, 1, 1])
 
     def test_in_the_middle_of_a_step_or_for_another_model_are_refused(self):
         engine = self.engine()

@@ -226,9 +226,16 @@ def resumes_from_state_dicts(rank, dtype=torch.bfloat16, snapshots=None):
     return [seen, bits]
 
 
+def with_buffer(value):
+    model = net().to(torch.bfloat16)
+    model.register_buffer("count", torch.tensor(value))
+    return model
+
+
 def saves(rank):
-    model, optimizer = rank.offload(net().to(torch.bfloat16), where="nvme")
+    model, optimizer = rank.offload(with_buffer(rank.rank + 1), where="nvme")
     rank.train(model, optimizer, steps=2)
+    optimizer.param_groups[0]["lr"] /= 4
     optimizer.save_checkpoint(f"{rank.folder}/of-{rank.ranks}", b"of rank %d" % rank.rank)
     seen = rank.train(model, optimizer, first=2)
     optimizer.close()
@@ -236,8 +243,9 @@ def saves(rank):
 
 
 def loads(rank, of=1):
-    model, optimizer = rank.offload(net().to(torch.bfloat16))
+    model, optimizer = rank.offload(with_buffer(0))
     assert optimizer.load_checkpoint(f"{rank.folder}/of-{of}") == b"of rank 0"
+    assert model.count.item() == 1, model.count
     seen = rank.train(model, optimizer, first=2)
     optimizer.close()
     return seen

@@ -1739,6 +1739,181 @@ class Life(Case):
         self.assert_same(values_of(model), expected[1])
 
 
+class Normed(torch.nn.Module):
+    """A batch norm in each layer, and a buffer that is not saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.BatchNorm1d(WIDTH))
+            for _ in range(LAYERS))
+        self.head = torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.zeros(2), persistent=False)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return self.head(x)
+
+
+def normed_loss_of(model, seed=1):
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return (model(x) - x).pow(2).mean()
+
+
+class Saved(Case):
+    """Checkpoints in the engine's format."""
+
+    def normed(self, model=None, **options):
+        torch.manual_seed(0)
+        model = Normed() if model is None else model
+        return self.offload(model, blocks=list(model.layers), **options)
+
+    def groups_of(self, model):
+        return [{"params": [one for one in model.parameters() if one.dim() > 1]},
+                {"params": [one for one in model.parameters() if one.dim() < 2],
+                 "weight_decay": 0.0, "lr": 1e-3}]
+
+    def saved(self):
+        """A run with groups, whose rates have changed. Returns what comes after the save."""
+        model = Normed()
+        model, optimizer = self.normed(model, params=self.groups_of(model), nvme=self.folder)
+        self.train(model, optimizer, loss=normed_loss_of)
+        for group in optimizer.param_groups:
+            group.update(lr=group["lr"] / 3, betas=(0.8, 0.95), note="half-way")
+        os.makedirs(self.folder + "/run")
+        optimizer.save_checkpoint(self.folder + "/run/step-3", b"row 3")
+        groups = optimizer.state_dict()["param_groups"]
+        return groups, self.train(model, optimizer, loss=normed_loss_of), values_of(model)
+
+    def test_hold_groups_and_buffers_beside_the_callers_bytes(self):
+        groups, losses, values = self.saved()
+        with open(self.folder + "/run/latest", "w", encoding="utf-8") as file:
+            file.write("step-3\n")
+        for path in ("/run/step-3", "/run"):
+            model = Normed()
+            model, optimizer = self.normed(model, params=self.groups_of(model))
+            self.train(model, optimizer, 1, loss=normed_loss_of)
+            own = optimizer.param_groups[0]
+            self.assertEqual(optimizer.load_checkpoint(self.folder + path), b"row 3")
+            self.assertIs(optimizer.param_groups[0], own)
+            self.assertEqual(optimizer.state_dict()["param_groups"], groups)
+            self.assertEqual(self.train(model, optimizer, loss=normed_loss_of), losses)
+            self.assert_same(values_of(model), values)
+
+    def test_take_rates_of_numpy_and_of_torch_and_refuse_code(self):
+        import numpy as np
+        for number, rate in enumerate((np.float64(0.3), np.float32(0.3), torch.tensor(0.3))):
+            _, optimizer = self.offload(net_of())
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.save_checkpoint(f"{self.folder}/{number}")
+            _, other = self.offload(net_of(), lr=1.0)
+            other.load_checkpoint(f"{self.folder}/{number}")
+            self.assertEqual(other.param_groups[0]["lr"], rate)
+        optimizer.param_groups[0]["of"] = [len, lambda: 0]
+        with self.assertRaisesRegex(ValueError, r"param_groups\[0\]\['of'\].*nothing was saved"):
+            optimizer.save_checkpoint(self.folder + "/code")
+
+    def test_for_other_groups_or_buffers_are_refused_before_a_load(self):
+        self.saved()
+        moved, lacks, longer, single = Normed(), Normed(), Normed(), Normed()
+        groups = self.groups_of(moved)
+        groups[1]["params"].append(groups[0]["params"].pop())
+        lacks.layers[1][1].running_var = None
+        longer.layers[1][1].running_mean = torch.zeros(WIDTH + 1)
+        for model, params, text in (
+                (moved, groups, "'head.weight' is in group 0 there, and in 1 here"),
+                (single, None, "'head.bias' is in group 1|group 1 there, and in 0 here"),
+                (lacks, self.groups_of(lacks), r"'layers.1.1.running_var' is .*\(32,\) in .* "
+                                               "and missing in"),
+                (longer, self.groups_of(longer), r"running_mean' is .*\(32,\) .*\(33,\)")):
+            model, optimizer = self.normed(model, params=params)
+            before = values_of(model)
+            with self.assertRaisesRegex(ValueError, text + ".*nothing was loaded"):
+                optimizer.load_checkpoint(self.folder + "/run/step-3")
+            self.assert_same(values_of(model), before)
+            self.assertEqual(optimizer.param_groups[0]["lr"], 1e-2)
+
+    def test_of_other_programs_have_weights_and_state_and_a_warning(self):
+        model, optimizer = self.normed()
+        self.train(model, optimizer, loss=normed_loss_of)
+        for number, given in enumerate((b"", b"row 3")):
+            path = f"{self.folder}/{number}"
+            optimizer._part.engine.save_checkpoint(path, trainer_state=given)
+            other, follower = self.normed(lr=0.5)
+            with self.assertLogs("headrace", "WARNING") as log:
+                self.assertEqual(follower.load_checkpoint(path), given)
+            self.assertIn("no param_groups and no buffers", log.output[0])
+            self.assertEqual(follower.param_groups[0]["lr"], 0.5)
+            self.assertTrue(torch.equal(other.state_dict()["head.weight"],
+                                        model.state_dict()["head.weight"]))
+
+    def test_of_a_newer_headrace_or_damaged_are_refused(self):
+        model, optimizer = self.normed()
+        optimizer.save_checkpoint(self.folder + "/one")
+        path = self.folder + "/one/trainer_state.bin"
+        with open(path, "rb") as file:
+            blob = file.read()
+        for at, kind, text in ((16, headrace.Unsupported, "format 254.*Install the newer"),
+                               (28, headrace.Corrupt, "cannot be read.*checkpoint verify"),
+                               (len(blob) - 1, headrace.Corrupt, "")):
+            with open(path, "wb") as file:
+                file.write(blob[:at] + b"\xfe" + blob[at + 1:])
+            with self.assertRaisesRegex(kind, text):
+                optimizer.load_checkpoint(self.folder + "/one")
+        self.train(model, optimizer, loss=normed_loss_of)
+
+    def test_that_are_refused_change_nothing(self):
+        runs = []
+        for is_refused in (False, True):
+            model, optimizer = self.offload(net_of(), snapshots=f"{self.folder}/{is_refused}")
+            self.train(model, optimizer)
+            if is_refused:
+                self.damage(optimizer)
+            runs.append((self.train(model, optimizer), values_of(model)))
+        self.assertEqual(runs[0][0], runs[1][0])
+        self.assert_same(runs[0][1], runs[1][1])
+
+    def damage(self, optimizer):
+        path, reference = self.folder + "/one", optimizer.state_dict()
+        optimizer.save_checkpoint(path)
+        for folder in (path, reference["headrace"]["snapshot"] + "/engine0"):
+            with open(folder + "/optimizer.safetensors", "r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                last = file.read(1)[0]
+                file.seek(-1, os.SEEK_END)
+                file.write(bytes([last ^ 1]))
+        reference["param_groups"][0]["lr"] = 0.5
+        for load in (lambda: optimizer.load_checkpoint(path),
+                     lambda: optimizer.load_state_dict(reference)):
+            with self.assertRaisesRegex(headrace.Corrupt, "checksum") as caught:
+                load()
+            self.assertNotIn("step() refuses", "".join(getattr(caught.exception, "__notes__", [])))
+        self.assertEqual(optimizer.param_groups[0]["lr"], 1e-2)
+
+    def test_that_end_in_the_middle_are_refused_until_one_is_loaded(self):
+        model, optimizer = self.offload(net_of())
+        optimizer.save_checkpoint(self.folder + "/one")
+        expected = self.train(model, optimizer)
+        engine = optimizer._part.engine
+
+        def fail(_directory):
+            for group in optimizer._offload.groups:  # as the engine does
+                engine.mark_written(group.group, "the load ended on the way")
+            raise headrace.IoError("the drive is gone")
+
+        loss_of(model).backward()
+        optimizer.zero_grad()
+        with unittest.mock.patch.object(engine, "load_checkpoint", fail):
+            with self.assertRaisesRegex(OSError, "the drive is gone"):
+                optimizer.load_checkpoint(self.folder + "/one")
+        for use in (lambda: loss_of(model), model.state_dict, optimizer.restore):
+            with self.assertRaisesRegex(headrace.WrongState, "ended on the way"):
+                use()
+        optimizer.load_checkpoint(self.folder + "/one")
+        self.assertEqual(self.train(model, optimizer), expected)
+
+
 class State(Case):
     """What the optimizer saves and loads."""
 

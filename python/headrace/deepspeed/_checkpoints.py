@@ -2,68 +2,35 @@
 """save_checkpoint() and load_checkpoint(): a folder per step, in the engine's own format.
 
 DIRECTORY/latest names the newest. DIRECTORY/global_step8 is what `headrace checkpoint inspect`
-reads: weights, masters and moments; the loop's own state belongs to it, as bytes that torch.load()
-reads without executing code.
+reads: weights, masters and moments, groups and buffers; the loop's own state belongs to it, as
+bytes that torch.load() reads without executing code.
 """
 from __future__ import annotations
 
 import glob
-import io
 import os
 import pathlib
-import pickle
 import shutil
 from typing import Any, Callable, Optional
 
-import torch
-
 from .. import _c
 from .._errors import ArgumentError, NoSuchFile
+from ..torch.offload import _trainer_state
 from ..torch.offload._ranks import Ranks
 
 _LATEST = "latest"
 _OURS = ".headrace-"  # begins the names of folders that only this file makes and removes
-_NO_DATA = (pickle.PickleError, AttributeError, TypeError)  # pickle raises each of them
 
 
-def packed(state: dict) -> bytes:
-    try:
-        return _packed(state)
-    except _NO_DATA as error:
-        places = (_place_of_code(value, key) for key, value in state.items())
-        raise ArgumentError(f"{next(filter(None, places))}, which a load would have to execute "
-                            "code for; nothing was saved. Keep to numbers, texts, tensors, and "
-                            "lists and dicts of them.") from error
-
-
-def _packed(value: Any) -> bytes:
-    out = io.BytesIO()
-    torch.save(value, out)
-    unpacked(out.getvalue())
-    return out.getvalue()
-
-
-def _place_of_code(value: Any, place: str) -> Optional[str]:
-    """The innermost one. None: all of it is data."""
-    try:
-        _packed(value)
-        return None
-    except _NO_DATA:
-        parts: Any = value.items() if isinstance(value, dict) else \
-            enumerate(value) if isinstance(value, (list, tuple)) else ()
-        found = (_place_of_code(part, f"{place}[{key!r}]") for key, part in parts)
-        return next(filter(None, found), f"{place} is a {type(value).__name__}")
-
-
-def unpacked(blob: bytes) -> Optional[dict]:
+def unpacked(given: bytes) -> Optional[dict]:
     """None: the checkpoint was made by another program, such as `headrace checkpoint convert`."""
-    return torch.load(io.BytesIO(blob), weights_only=True) if blob else None
+    return _trainer_state.unpacked(given) if given else None
 
 
 def own_state_in(folder: pathlib.Path) -> Optional[dict]:
     """To be looked at before a load, which verifies it. None: it has none, or cannot be read."""
     try:
-        return unpacked((folder / "trainer_state.bin").read_bytes())
+        return unpacked(_trainer_state.in_checkpoint(folder)[1])
     except Exception:
         return None
 

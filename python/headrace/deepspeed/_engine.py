@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 
 from .._errors import ArgumentError, Unsupported, WrongState
+from ..torch.offload import _trainer_state
 from ..torch.offload._ranks import Ranks
 from . import _checkpoints
 from ._config import Loop
@@ -185,7 +186,7 @@ class Engine(Questions, torch.nn.Module):
                              f"{self._loop.accumulation} micro-batches of a step, whose gradients "
                              "it would lose; nothing was saved. Call it after the last of them.")
         tag = f"global_step{self.global_steps}" if tag is None else tag
-        own = _checkpoints.packed(self._own_state(client_state or {}))
+        own = _trainer_state.packed(self._own_state(client_state or {}))
         _checkpoints.save_to(save_dir, tag, self._ranks,
                              lambda folder: self.optimizer.save_checkpoint(folder, own))
         if save_latest and self._ranks.rank == 0:
@@ -210,10 +211,12 @@ class Engine(Questions, torch.nn.Module):
                          load_dir)
             return None, None
         self._refuse_another_loop(_checkpoints.own_state_in(folder), folder)
-        state = _checkpoints.unpacked(self.optimizer.load_checkpoint(folder))
+        of_model, given = self.optimizer.load_checkpoint_parts(folder)
+        state = _checkpoints.unpacked(given)
         if state is None:
             _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "
-                         "counters, schedule and buffers are as they were", folder)
+                         "counters and schedule are as they were%s", folder,
+                         ", and so are rates and buffers" if of_model is None else "")
             return str(folder), {}
         return str(folder), self._take_own_state(state, load_lr_scheduler_states)
 
@@ -222,11 +225,6 @@ class Engine(Questions, torch.nn.Module):
         return {"client_state": client_state, "micro_steps": self.micro_steps,
                 "global_steps": self.global_steps, "global_samples": self.global_samples,
                 "skipped_steps": self.skipped_steps,
-                "buffers": {name: buffer.cpu() for name, buffer in self._saved_buffers().items()},
-                "groups": [{key: value for key, value in group.items()
-                            if key not in ("params", "param_names")}
-                           for group in self.optimizer.param_groups],
-                "members": self._members(),
                 "loss_scale": self._loop.loss_scale.state(),
                 "schedule": schedule() if schedule is not None else None}
 
@@ -234,11 +232,8 @@ class Engine(Questions, torch.nn.Module):
         for name in ("micro_steps", "global_steps", "global_samples", "skipped_steps"):
             setattr(self, name, state[name])
         self._since_update = 0
-        with torch.no_grad():
-            for name, buffer in self._saved_buffers().items():
-                buffer.copy_(state["buffers"][name])
-        for group, saved in zip(self.optimizer.param_groups, state["groups"]):
-            group.update(saved)
+        if "groups" in state:  # saved before the optimizer did it
+            _trainer_state.take(_of_older(state), self.module, self.optimizer.param_groups)
         self._loop.loss_scale.restore(state.get("loss_scale"))
         if with_schedule and self.lr_scheduler is not None and state["schedule"] is not None:
             self.lr_scheduler.load_state_dict(state["schedule"])
@@ -248,33 +243,12 @@ class Engine(Questions, torch.nn.Module):
         """Before anything is loaded."""
         if state is None:
             return
-        if state["members"] != self._members():
-            raise ArgumentError(f"the optimizer in {folder} has its parameters in other groups "
-                                "than this one, so rates and decays would go to others; nothing "
-                                "was loaded. Make the groups as they were, in the same order.")
-        buffers = {name: buffer.shape for name, buffer in self._saved_buffers().items()}
-        saved = {name: buffer.shape for name, buffer in state["buffers"].items()}
-        if buffers != saved:
-            names = sorted(set(buffers.items()) ^ set(saved.items()))
-            raise ArgumentError(f"the buffer '{names[0][0]}' of the model and that in {folder} "
-                                "differ in shape, or one of them is missing; nothing was loaded. "
-                                "Load it into the model that was saved.")
+        if "groups" in state:
+            _trainer_state.refuse_another(_of_older(state), self.module,
+                                          self.optimizer.param_groups, folder)
         if (state["schedule"] is None) != (getattr(self.lr_scheduler, "state_dict", None) is None):
             _log.warning("%s and this run do not both have a schedule: rates start as the "
                          "checkpoint's groups have them", folder)
-
-    def _members(self) -> list:
-        """The names of the parameters in each group."""
-        name_of = {one: name for name, one in self.module.named_parameters()}
-        return [[name_of[one] for one in group["params"]]
-                for group in self.optimizer.param_groups]
-
-    def _saved_buffers(self) -> dict:
-        """Those that state_dict() has too."""
-        return {f"{prefix}.{name}" if prefix else name: buffer
-                for prefix, module in self.module.named_modules()
-                for name, buffer in module._buffers.items()
-                if buffer is not None and name not in module._non_persistent_buffers_set}
 
     # ---- life ----
     def compile(self, *arguments: Any, **named: Any) -> None:
@@ -286,3 +260,7 @@ class Engine(Questions, torch.nn.Module):
         if self.optimizer.is_open():
             self.optimizer.zero_grad()
             self.optimizer.restore()
+
+
+def _of_older(state: dict) -> dict:
+    return {**state, "param_groups": state["groups"]}

@@ -89,7 +89,6 @@ class Offloaded(torch.optim.Optimizer):
     _RULE: str
     _KEYS: tuple = ("step",)  # further ones of torch's state
     _CONTENTS: Mapping[str, str]  # by its name in torch's state, the engine's
-    _AFTER_A_BROKEN_LOAD = "This optimizer has no state now: load one, or it begins anew."
 
     def __init__(self, params: Any, defaults: dict, nvme: Optional[str],
                  config: Optional[Mapping[str, Any]], snapshots: Optional[str]) -> None:
@@ -349,10 +348,15 @@ class Offloaded(torch.optim.Optimizer):
             elif state:
                 self._load_state(state)
         except BaseException as error:
-            self._drop_parts()  # half of a state would pass for a whole one
-            if hasattr(error, "add_note"):
-                error.add_note(self._AFTER_A_BROKEN_LOAD)
+            note = self._end_broken_load()
+            if note and hasattr(error, "add_note"):
+                error.add_note(note)
             raise
+
+    def _end_broken_load(self) -> str:
+        """Half of a state would pass for a whole one. Returns what the user has to know."""
+        self._drop_parts()
+        return "This optimizer has no state now: load one, or it begins anew."
 
     def _load_state(self, state: Mapping[int, Any]) -> None:
         flat = self._flat()

@@ -4,9 +4,9 @@
 _blocks.py finds the groups; _groups.py parks and binds their parameters; _forward.py and
 _backward.py say when; _gradients.py takes gradients; _values.py moves values in and out;
 _optimizer.py and _model_part.py update; _given_optimizer.py reads a program's own optimizer;
-_ranks.py is for several processes; _checkpoints.py keeps inputs of checkpoints; _building.py is for
-models that are made; _offload.py is all of one model; _private.py has the names that
-torch does not document.
+_trainer_state.py has what checkpoints hold beside the engine's values; _ranks.py is for several
+processes; _checkpoints.py keeps inputs of checkpoints; _building.py is for models that are made;
+_offload.py is all of one model; _private.py has the names that torch does not document.
 """
 from __future__ import annotations
 

@@ -173,6 +173,8 @@ class Offload:
         for group in self.groups:
             if group.kept:
                 group.refuse_replaced()
+                if group.bindings == 0 and not any(slot.changing for slot in group.slots):
+                    group.bind()  # what a load that failed has left says so
 
     def bind_kept(self) -> None:
         for group in self.groups:
@@ -211,7 +213,7 @@ class Offload:
         try:
             yield
         except BaseException:
-            with contextlib.suppress(PeerLost):  # what came first is the cause
+            with contextlib.suppress(Error):  # what came first is the cause
                 self._bind(groups)
             raise
         self._bind(groups)

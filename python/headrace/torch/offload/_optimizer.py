@@ -2,27 +2,32 @@
 """The optimizer of an offloaded model: headrace.torch's, whose only part is the model's engine."""
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import torch
 
-from ..._errors import ArgumentError, NotFinite, Unsupported, WrongState
+from ..._errors import ArgumentError, Error, NotFinite, Unsupported, WrongState
+from ..._library import unbroken
 from .._given_state import by_number
 from .._optimizers import Offloaded
 from .._part import Entry
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 from .._snapshots import REFERENCE, folder_of, load_parts, step_in
+from . import _trainer_state
 from ._model_part import ModelPart
 from ._offload import Offload
 from ._ranks import Ranks
+
+_log = logging.getLogger("headrace")
 
 
 class OfModel(Offloaded):
     """What differs: the engine is there from the start, and has the weights too. Beside a rule of
     headrace.torch."""
 
-    _AFTER_A_BROKEN_LOAD = "step() refuses until a whole state is loaded."
     _part: Optional[ModelPart] = None
     end = "the model was restored or closed. Call headrace.offload() again."  # why it has no engine
 
@@ -126,10 +131,13 @@ class OfModel(Offloaded):
         groups = self.param_groups  # shared with a program's own; torch replaces the list
         try:
             super().load_state_dict(state_dict)
+            if REFERENCE not in state_dict:
+                if self._part.mixed is None:
+                    self._part.begin_load("the state_dict")
+                self._part.reset(set(self._part_of) - set(self.state))
+            groups[:] = self.param_groups
         finally:
-            groups[:], self.param_groups = self.param_groups, groups
-        if REFERENCE not in state_dict:
-            self._part.reset(set(self._part_of) - set(self.state))
+            self.param_groups = groups
         self._part.mixed = None
 
     def _refuse_state_of_frozen(self, state_dict: Mapping[str, Any]) -> None:
@@ -149,8 +157,17 @@ class OfModel(Offloaded):
         self._snapshots.outdate()
         self._empty = {}
         self.state.clear()
-        if self._part is not None and self._part.mixed is None:
-            self._part.begin_load("the state_dict")
+
+    def _load_state(self, state: Mapping[int, Any]) -> None:
+        self._part.begin_load("the state_dict")
+        super()._load_state(state)
+
+    def _end_broken_load(self) -> str:
+        """A snapshot is loaded by the engine, which refuses what ended in the middle."""
+        self._drop_parts()
+        with contextlib.suppress(Error):  # what came first is the cause
+            self._show_steps(list(self._part_of))
+        return "" if self._part.mixed is None else "step() refuses until a whole state is loaded."
 
     def _load_snapshot(self, reference: Mapping[str, Any]) -> None:
         numbers = {parameter: number for number, parameter in enumerate(self._flat())}
@@ -158,33 +175,70 @@ class OfModel(Offloaded):
             raise ArgumentError("the snapshot is of a model whose parameters are divided in "
                                 "another way. Load the state of the same model and blocks.")
         path = reference["snapshot"]
-        self._part.begin_load(f"the snapshot {path}, {step_in(folder_of(path, 0))}")
         with self._offload.unbound():
-            load_parts(reference, self._parts)
-        self._offload.all_loaded()
+            unbroken(lambda: self._load_by_engine(
+                f"the snapshot {path}, {step_in(folder_of(path, 0))}",
+                lambda: load_parts(reference, self._parts)))
+        self._offload.bind_kept()
         self._show_steps(list(self._part_of))
+
+    def _load_by_engine(self, what: str, load: Callable[[], Any]) -> Any:
+        """After it, the caller has to take the rest of a state, and to say that it is whole."""
+        before = self._part.mixed
+        self._part.begin_load(what)
+        try:
+            loaded = load()
+        except BaseException:  # nothing has changed, or the engine refuses all of its values
+            self._part.mixed = before
+            raise
+        self._offload.all_loaded()
+        return loaded
 
     def _of_all(self, text: str) -> str:
         return self._offload.ranks.text_of_first(text)
 
     def save_checkpoint(self, directory: Any, trainer_state: bytes = b"") -> None:
-        """Weights and state, as a checkpoint of the engine (docs/checkpoints.md). Several ranks
-        save into one folder, with the trainer_state of rank 0."""
+        """Weights, state, param_groups and the model's persistent buffers, as a checkpoint of the
+        engine (docs/checkpoints.md). Several ranks save into one folder, with the buffers and the
+        trainer_state of rank 0."""
         self._offload.require_none_in_use("save_checkpoint()")
         self._offload.require_no_gradients("save_checkpoint()")  # it would lose them
-        self._part.save_checkpoint(directory, trainer_state)
+        own = _trainer_state.of(self._offload.model, self.param_groups)
+        self._part.save_checkpoint(directory, _trainer_state.wrapped(own, trainer_state))
 
     def load_checkpoint(self, directory: Any) -> bytes:
-        """Returns the trainer_state. After an error in the load itself, step() refuses."""
+        """Returns the trainer_state. If a load ends after it began to change values, the engine
+        refuses them until a whole one is loaded; before that, nothing has changed."""
+        own, given = self.load_checkpoint_parts(directory)
+        if own is None:
+            _log.warning("%s has no param_groups and no buffers: weights and state were loaded; "
+                         "rates, other options and buffers are as they were", directory)
+        return given
+
+    def load_checkpoint_parts(self, directory: Any) -> tuple[Optional[dict], bytes]:
+        """Returns what there was of groups and buffers, and the trainer_state."""
         self._offload.require_no_gradients("load_checkpoint()")
-        self._snapshots.outdate()
+        self._refuse_another(_trainer_state.in_checkpoint(directory)[0], directory)
         with self._offload.unbound():
-            self._part.begin_load(f"{directory}, {step_in(directory)}")
-            state = self._part.load_checkpoint(directory)
-        self._offload.all_loaded()
+            loaded = unbroken(lambda: self._load_whole(directory))
+        self._offload.bind_kept()
+        return loaded
+
+    def _refuse_another(self, own: Optional[dict], directory: Any) -> None:
+        if own is not None:
+            _trainer_state.refuse_another(own, self._offload.model, self.param_groups, directory)
+
+    def _load_whole(self, directory: Any) -> tuple[Optional[dict], bytes]:
+        self._snapshots.outdate()
+        blob = self._load_by_engine(f"{directory}, {step_in(directory)}",
+                                    lambda: self._part.load_checkpoint(directory))
+        own, given = _trainer_state.unwrapped(blob, directory)
+        self._refuse_another(own, directory)  # the file may be another one by now
+        if own is not None:
+            _trainer_state.take(own, self._offload.model, self.param_groups)
         self._part.mixed = None
         self._show_steps(list(self._part_of))
-        return state
+        return own, given
 
     # ---- for headrace.deepspeed ----
     def updates(self) -> int:

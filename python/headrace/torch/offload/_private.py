@@ -109,6 +109,11 @@ def note_step(optimizer: torch.optim.Optimizer) -> None:
     optimizer._opt_called = True
 
 
+def is_saved(module: torch.nn.Module, buffer: str) -> bool:
+    """Whether state_dict() has the module's buffer of this name."""
+    return buffer not in module._non_persistent_buffers_set
+
+
 def is_in_func_transform() -> bool:
     """Whether one of torch.func's transforms runs, such as grad(), jvp() or functionalize(), but
     for vmap(). Tensors that are made within it belong to it."""
