@@ -119,8 +119,6 @@ BUGS_OF_SEQUENCES = [
      "  for (const std::uint32_t slot : taken_) slots_->give_back(slot, stream_);\n", ""),
     ("a rank leaves while a slot is being taken", "src/ranks/sequence_runner.cpp",
      "  changed_.wait(lock, [&] { return !taking_; });\n", ""),
-    ("a released slot is not asked for", "src/ranks/sequence_runner.cpp",
-     "  ++releases_;\n  take_ahead();\n", "  ++releases_;\n"),
     ("a rank carries out what it is ready for, and not what all are", "src/ranks/rank_calls.cpp",
      "r == 0 ? one.entries : std::min(agreement.entries, one.entries)", "mine.entries"),
     ("a reduction ahead does not wait for the gradients on the trainer's stream",
