@@ -6,6 +6,7 @@ import functools
 import gc
 import io
 import json
+import math
 import os
 import pickle
 import random
@@ -777,6 +778,33 @@ class Gradients(Case):
                 optimizer.step()
                 self.assertIsNone(model.layers[2].up.bias.grad)
             self.assert_same(values_of(model), before)
+
+    def test_that_are_not_finite_and_clipped_stop_the_step_by_name_or_are_skipped(self):
+        for value in (math.nan, math.inf):
+            for config in (None, {"headrace": {"non_finite": "skip"}}):
+                model, optimizer = self.offload(net_of(), config)
+                before = values_of(model)
+                hook = model.layers[2].up.bias.register_hook(lambda g: g + value)
+                if config is None:
+                    with self.assertRaisesRegex(headrace.NotFinite, "'layers.2.up.bias' holds"):
+                        self.train(model, optimizer, 1, max_norm=1.0)
+                    optimizer.zero_grad()
+                else:
+                    self.train(model, optimizer, 1, max_norm=1.0)
+                    self.assertEqual(optimizer.stats()[0]["steps_skipped"], 1)
+                self.assert_same(values_of(model), before)
+                hook.remove()
+                self.train(model, optimizer, 1, max_norm=1.0)
+                name = "layers.0.up.weight"
+                self.assertFalse(torch.equal(values_of(model)[name], before[name]))
+
+    def test_that_are_finite_and_multiplied_by_nan_stop_the_step(self):
+        model, optimizer = self.offload(net_of())
+        loss_of(model).backward()
+        for parameter in model.parameters():
+            parameter.grad.mul_(math.nan)
+        with self.assertRaisesRegex(headrace.WrongState, "by nan, and they are finite"):
+            optimizer.step()
 
     def test_that_a_hook_takes_are_left_to_it(self):
         model = net_of()

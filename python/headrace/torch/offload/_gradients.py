@@ -280,13 +280,25 @@ class Intake:
     def factor(self) -> float:
         """Of all gradients: the engine multiplies all of them by one number."""
         taken = self.taken()
+        if not taken:
+            return 1.0
+        if all(math.isnan(one.factor) for one in taken):
+            return self._factor_of_nan()
         other = next((one for one in taken if one.factor != taken[0].factor), None)
         if other is not None:
             raise WrongState(
                 f"the gradient of '{taken[0].slot.full_name}' was multiplied by {taken[0].factor}, "
                 f"and that of '{other.slot.full_name}' by {other.factor}: the engine has one "
                 "factor for all, and nothing was updated. Clip all parameters together.")
-        return taken[0].factor if taken else 1.0
+        return taken[0].factor
+
+    def _factor_of_nan(self) -> float:
+        """clip_grad_norm_() of gradients that hold NaN gives it. The engine has them as they came,
+        and says which one it is, or skips the step."""
+        if not self._several_ranks and self.non_finite() is None:
+            raise WrongState("all gradients were multiplied by nan, and they are finite; nothing "
+                             "was updated. Call optimizer.zero_grad(), and multiply by a number.")
+        return math.nan if self._several_ranks else 1.0
 
     def non_finite(self) -> Optional[torch.Tensor]:
         return next((one.slot.parameter for one in self.taken() if not one.is_finite()), None)
