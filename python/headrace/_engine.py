@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import ctypes
+import difflib
 import json
 import logging
 import os
@@ -269,6 +270,19 @@ def _refuse_bits_of_either(name: str, known: _Known) -> None:
         raise ArgumentError(f"{name}: the gradient is uint16, and the parameter is f16, so its "
                             "bits may be of f16 or of bf16; nothing was added. Give an array of "
                             "float16, or name the dtype: dtype=\"f16\" or \"bf16\".")
+
+
+def _refuse_missing(group: "Group", values: Mapping[str, Any]) -> None:
+    missing = next((name for name in group.parameters if name not in values), None)
+    if missing is None:
+        return
+    other = [str(name) for name in values if name not in group.parameters]
+    near = difflib.get_close_matches(missing, other, 1)
+    raise ArgumentError(
+        f"the values for group '{group.name}' lack '{missing}'"
+        f"{f', and have {near[0]!r}, which is none of it' if near else ''}; nothing was loaded. Give "
+        f"one for each of {', '.join(map(repr, group.parameters[:8]))}"
+        f"{' and others' if len(group.parameters) > 8 else ''}.")
 
 
 def _raw(address: int, size_bytes: int) -> ctypes.Array:
@@ -602,6 +616,8 @@ class Engine:
         """Gives a group its values: a dict of arrays, or a function that is called with each name
         and with writable memory of the parameter's format and shape."""
         names = {self.known(_full_name(group.name, name)).index: name for name in group.parameters}
+        if not callable(values):
+            _refuse_missing(group, values)
 
         def fill(index: int, address: int, size_bytes: int) -> None:
             name = names[index]

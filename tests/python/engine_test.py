@@ -299,6 +299,18 @@ class Values(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "use one of weight"):
                 engine.store("g.w", "momentum")
 
+    def test_that_are_missing_are_named_before_any_is_loaded(self):
+        with headrace.Engine() as engine:
+            group = engine.add_group("g", {"w": ((1,), "f32"), "weight": ((1,), "f32")})
+            engine.freeze()
+            group.load({"w": floats(1), "weight": floats(2), "other": 0})
+            for values, words in (({"w": floats(3)}, "'g' lack 'weight'; nothing was loaded"),
+                                  ({"w": floats(3), "wieght": floats(3)},
+                                   "lack 'weight', and have 'wieght', .*each of 'w', 'weight'")):
+                with self.assertRaisesRegex(headrace.ArgumentError, words):
+                    group.load(values)
+            self.assertEqual(engine.store("g.w").tolist(), [1.0])
+
     def test_what_a_function_raises_comes_out(self):
         engine, group = vector_engine()
         with engine:
