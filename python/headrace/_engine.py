@@ -12,7 +12,8 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import (Any, Callable, Iterator, Mapping, NamedTuple, NoReturn, Optional, Sequence,
+                    Union)
 
 from . import _c, _library, _settings
 from ._collective import Collective, Table
@@ -280,8 +281,8 @@ def _refuse_missing(group: "Group", values: Mapping[str, Any]) -> None:
     near = difflib.get_close_matches(missing, other, 1)
     raise ArgumentError(
         f"the values for group '{group.name}' lack '{missing}'"
-        f"{f', and have {near[0]!r}, which is none of it' if near else ''}; nothing was loaded. Give "
-        f"one for each of {', '.join(map(repr, group.parameters[:8]))}"
+        f"{f', and have {near[0]!r}, which is none of it' if near else ''}; nothing was loaded. "
+        f"Give one for each of {', '.join(map(repr, group.parameters[:8]))}"
         f"{' and others' if len(group.parameters) > 8 else ''}.")
 
 
@@ -414,17 +415,23 @@ class Engine:
     gathered into its memory, and gradients are taken from there. None: the CPU.
     collective: this rank's way to the others, if several processes train the model; each has a part
     of it. docs/ranks.md says what all of them must do alike. None: one rank.
+    words: for programs that wrap an engine, what errors and log lines are changed to.
     Calls release Python's lock. Ctrl-C ends a call that waits, and the engine remains usable.
     """
 
     def __init__(self, settings: Any = None, *, nvme: Optional[str] = None,
                  gpu: Optional[int] = None, overrides: Sequence[str] = (),
-                 collective: Optional[Collective] = None) -> None:
+                 collective: Optional[Collective] = None,
+                 words: Optional[Callable[[str], str]] = None) -> None:
         handle = ctypes.c_void_p()
+        self._words = words
         self._table = _table_of(collective, gpu)
         options = _options(settings, nvme, overrides, gpu, self._table)
-        with _settings.called("settings"):
-            call("engine_create", ctypes.byref(options), ctypes.byref(handle))
+        try:
+            with _settings.called("settings"):
+                call("engine_create", ctypes.byref(options), ctypes.byref(handle))
+        except Error as error:
+            self._raise_in_words(error)
         self.gpu = gpu
         self._handle: Optional[int] = handle.value
         self._finalizer = weakref.finalize(self, _destroy, handle.value)
@@ -474,20 +481,31 @@ class Engine:
             reach(name, self._live(), *arguments)
         except Error as error:
             if self._table is None or self._table.failure is None:
-                raise
+                self._raise_in_words(error)
             failure = self._table.failure
             if isinstance(failure, KeyboardInterrupt):
                 raise failure from error  # the engine has ended, as on the other ranks
-            raise type(error)(f"{error} ({self._table.cause()})", error.code,
+            raise type(error)(self._in_words(f"{error} ({self._table.cause()})"), error.code,
                               error.errno) from failure
         finally:
             self._drain_log()
+
+    def _in_words(self, text: str) -> str:
+        return text if self._words is None else self._words(text)
+
+    def _raise_in_words(self, error: Error) -> NoReturn:
+        text = self._in_words(error.text)
+        if text == error.text:
+            raise error
+        raise type(error)(text, error.code, error.errno) from None
 
     def _call_with(self, name: str, *arguments: Any, prototype: Any, function: Any) -> None:
         """The function is the last argument but its context."""
         try:
             call_with(name, function,
                       lambda guarded: (self._live(), *arguments, prototype(guarded), None))
+        except Error as error:
+            self._raise_in_words(error)
         finally:
             self._drain_log()
 
@@ -502,7 +520,8 @@ class Engine:
             line = ctypes.create_string_buffer(needed.value)
             if function(self._handle, level, line, len(line), needed, None) == _c.HEADRACE_OK:
                 text = line.value.decode("utf-8", "replace")
-                logger.log(_LEVELS[level.value], "%s", _settings.renamed(text, "settings"))
+                logger.log(_LEVELS[level.value], "%s",
+                           self._in_words(_settings.renamed(text, "settings")))
 
     # ---- registration ----
     def add_hyperparameters(self, **values: Any) -> int:

@@ -212,12 +212,26 @@ class Training(Case):
     def test_16_bit_gradients_repeat_only_if_config_says_so(self):
         model, optimizer = self.offload(net_of(torch.bfloat16))
         loss_of(model).backward()
-        with self.assertRaisesRegex(headrace.WrongState, "gradient_accumulation_steps"):
+        with self.assertRaisesRegex(headrace.WrongState, r"optimizer.zero_grad\(\). If .*: headrace"
+                                    r'.offload\(model, {"gradient_accumulation_steps": n}\) adds'):
             loss_of(model).backward()
         optimizer.close()
         model, optimizer = self.offload(net_of(torch.bfloat16),
                                         {"gradient_accumulation_steps": 2})
         self.train(model, optimizer, accumulation=2)
+
+    def test_in_16_bits_is_warned_of_only_where_a_file_asks_for_32(self):
+        with self.assertNoLogs("headrace", "WARNING"):
+            for config in (None, {"gradient_accumulation_steps": 2}):
+                self.offload(net_of(torch.bfloat16), config)
+            plain = net_of(torch.bfloat16)
+            own = headrace.torch.AdamW(plain.parameters(), nvme=self.folder)
+            self.addCleanup(own.close)
+            self.train(plain, own, 1)
+        with self.assertLogs("headrace", "WARNING") as logged:
+            self.offload(net_of(torch.bfloat16), self.file_of("{}"))
+        self.assertRegex(logged.output[0], "BF16.* Convert the model, or set bf16.enabled or "
+                         "fp16.enabled in config$")
 
     def test_follows_every_rule_and_its_groups(self):
         for name in ("AdamW", "Adam", "Adagrad", "Lion", "SGD"):
@@ -804,6 +818,14 @@ class Gradients(Case):
         for parameter in model.parameters():
             parameter.grad.mul_(math.nan)
         with self.assertRaisesRegex(headrace.WrongState, "by nan, and they are finite"):
+            optimizer.step()
+
+    def test_that_are_not_finite_have_the_models_names_in_any_groups(self):
+        model = net_of()
+        model, optimizer = self.offload(model, params=[{"params": list(model.parameters())}])
+        model.layers[2].up.bias.register_hook(lambda g: g * math.nan)
+        loss_of(model).backward()
+        with self.assertRaisesRegex(headrace.NotFinite, "of 'layers.2.up.bias' holds .*skip\"}}.$"):
             optimizer.step()
 
     def test_that_a_hook_takes_are_left_to_it(self):
@@ -1488,7 +1510,9 @@ class Life(Case):
                 ((), {"optimizer": "Adafactor"}, "adafactor"),
                 ((), {"params": part}, "in no group"),
                 ((), {"lr": -1.0}, "lr is -1"),
-                ((), {"nvme": self.folder, "host_budget": "1KiB"}, "(?i)budget")):
+                ((), {"host_budget": "1XB"}, '^host_budget: found "1XB"; allowed'),
+                ((), {"nvme": self.folder, "host_budget": "1KiB"},
+                 r"budget is 1 KiB \(host_budget\);.*: set host_budget to")):
             with self.subTest(text):
                 with self.assertRaisesRegex(Exception, text):
                     self.offload(model, *arguments, **options)

@@ -356,7 +356,7 @@ class Gradients(Case):
             for parameter in parameters:
                 parameter.grad = torch.ones_like(parameter)
             parameters[0].grad.view(-1)[0] = float("nan")
-            with self.assertRaisesRegex(FloatingPointError, "0_0"):
+            with self.assertRaisesRegex(FloatingPointError, r"parameter 0 of param_groups\[0\] of"):
                 ours.step()
             self.assert_same(before, [p.detach() for p in parameters])
 
@@ -373,6 +373,34 @@ class Gradients(Case):
         train(model, optimizer, 2)
         train(other, beside, 2)
         self.assert_same(weights_of(model), weights_of(other))
+
+    def test_without_a_name_are_found_by_group_number_and_shape(self):
+        for names, text in ((False, r"parameter 1 of param_groups\[1\] of shape \(64,\)"),
+                            (True, "'2.bias'")):
+            for nvme, place in ((None, "in memory"), (self.folder.name, "on a drive")):
+                for config in (None, {"headrace": {"non_finite": "skip"}}):
+                    with self.subTest(names=names, place=place, config=config):
+                        model = model_of()
+                        of = dict(model.named_parameters())
+                        groups = [{"params": [(name, of[name]) if names else of[name]
+                                              for name in of if name[0] == layer]}
+                                  for layer in "02"]
+                        optimizer = self.adamw(groups, nvme=nvme, config=config)
+                        loss_of(model, torch.Generator().manual_seed(1)).backward()
+                        model[2].bias.grad[3] = math.nan
+                        self.not_finite(optimizer, f"^the gradient of {text} holds NaN", nvme)
+
+    def not_finite(self, optimizer, text, nvme):
+        if not optimizer._skips():
+            ending = "$" if "'" in text else ".*named_parameters"
+            with self.assertRaisesRegex(headrace.NotFinite, text + ".*skip\"}}\\." + ending):
+                optimizer.step()
+        elif nvme is None:
+            optimizer.step()  # says nothing
+        else:
+            with self.assertLogs("headrace", "WARNING") as logged:
+                optimizer.step()
+            self.assertRegex(logged.records[0].getMessage(), text + ".*the step is skipped")
 
     def test_of_another_shape_are_refused_by_name(self):
         for nvme in (None, self.folder.name):
@@ -494,7 +522,8 @@ class Groups(Case):
         optimizer.step()
         moved = optimizer.param_groups[0]["params"].pop()
         optimizer.add_param_group({"params": [moved], "lr": 2.0})
-        with self.assertRaisesRegex(headrace.WrongState, "'0_0' and '0_1' .*nothing was updated"):
+        with self.assertRaisesRegex(headrace.WrongState, "parameter 0 of.* and parameter 1 of .*"
+                                    "nothing was updated"):
             optimizer.step()
         self.assertEqual([parameter.item() for parameter in parameters], [-1.0, -1.0])
 
@@ -509,7 +538,7 @@ class Groups(Case):
             views = [torch.nn.Parameter(memory[:4]), torch.nn.Parameter(memory[2:])]
             for view in views:
                 view.grad = torch.ones(4)
-            with self.assertRaisesRegex(ValueError, "'0_0' and '0_1' share memory"):
+            with self.assertRaisesRegex(ValueError, "r 0 of .* and parameter 1 of .* share memory"):
                 self.adamw(views, nvme=nvme).step()
         self.assertEqual(memory.tolist(), [0.0] * 6)
 
@@ -521,9 +550,10 @@ class Groups(Case):
 
         shared = torch.randn(3, 5, device=DEVICE)
         for nvme in (None, self.folder.name):
-            for views, names in (([shared, shared.t()], "'0_0' and '0_1'"),
-                                 ([shared[:, 1:3], shared[1]], "'0_0' and '0_1'"),
-                                 (slices(3, 1), "'0_1' and '0_2'"), (slices(4, 1), "'0_1' and")):
+            for views, names in (([shared, shared.t()], "r 0 .* and parameter 1 "),
+                                 ([shared[:, 1:3], shared[1]], "r 0 .* and parameter 1 "),
+                                 (slices(3, 1), "r 1 .* and parameter 2 "),
+                                 (slices(4, 1), "r 1 .* and ")):
                 views = [torch.nn.Parameter(one.detach()) for one in views]
                 for view in views:
                     view.grad = torch.ones_like(view)

@@ -20,7 +20,8 @@ from .._errors import ArgumentError, Error, Interrupted, Unsupported, WrongState
 from .._library import unbroken
 from ._hyperparameter_sets import HyperparameterSets
 from ._part import (NAMES, Entry, Part, bits_of, check_apart, gradient_of, memory_of,
-                    row_major)
+                    row_major, with_dtype)
+from ._words import words
 
 # Elements per group of the engine: its gathers and updates take a group at a time.
 _GROUP_ELEMENTS = 1 << 25
@@ -85,7 +86,10 @@ class EnginePart(Part):
                  first_group: int) -> None:
         super().__init__(entries)
         self._device = entries[0].values.device
-        self.engine = Engine(settings, gpu=self._device.index)  # a CPU has none
+        self._titles: dict = {}  # by the engine's name
+        self.engine = Engine(with_dtype(settings, [NAMES[one.values.dtype] for one in entries]),
+                             gpu=self._device.index,  # a CPU has none
+                             words=words(self._titles, {}))
         # By the param_group in which a parameter was when it came.
         first = {entry.set_index: constants[entry.parameter] for entry in entries}
         self._set_numbers = {index: self.engine.add_hyperparameters(**values)
@@ -127,6 +131,7 @@ class EnginePart(Part):
             self._wide.update(entry.parameter for entry in bundle)
         self._groups.append((group, bundle))
         self._names.update({entry.parameter: f"{name}.{entry.name}" for entry in bundle})
+        self._titles.update({f"{name}.{entry.name}": entry.title for entry in bundle})
 
     def _is_lent(self, bundle: list) -> bool:
         """Those of a group are all lent, or none."""
@@ -139,7 +144,7 @@ class EnginePart(Part):
             values = entry.values
             if not _is_plain(values):
                 raise WrongState(
-                    f"parameter '{entry.name}' has the strides {values.stride()} now"
+                    f"{entry.title} has the strides {values.stride()} now"
                     f"{', and the negative bit' if values.is_neg() else ''}, and was row-major "
                     "when its state was made; nothing was done. Give it memory of its own: "
                     "p.data = p.data.clone(memory_format=torch.contiguous_format).")
@@ -152,7 +157,7 @@ class EnginePart(Part):
 
     def _note_ranges(self, moved: list) -> None:
         lent = [entry for entry in self.entries if self._addresses.get(entry.parameter)]
-        self._ranges = sorted((self._addresses[entry.parameter], entry.values.nbytes, entry.name)
+        self._ranges = sorted((self._addresses[entry.parameter], entry.values.nbytes, entry.title)
                               for entry in lent)
         try:
             check_apart(lent)
@@ -160,13 +165,13 @@ class EnginePart(Part):
             self._addresses.update((entry.parameter, None) for entry in moved)  # look again
             raise
 
-    def _refuse_in_weights(self, gradient: torch.Tensor, name: str) -> None:
+    def _refuse_in_weights(self, gradient: torch.Tensor, title: str) -> None:
         """The update would write over what it still reads."""
         first, end = gradient.data_ptr(), gradient.data_ptr() + gradient.nbytes
         at = bisect.bisect_left(self._ranges, (end,)) - 1
         if at >= 0 and first < self._ranges[at][0] + self._ranges[at][1]:
-            raise ArgumentError(f"the gradient of '{name}' shares memory with the weights of "
-                                f"'{self._ranges[at][2]}'; nothing was updated. Give it memory of "
+            raise ArgumentError(f"the gradient of {title} shares memory with the weights of "
+                                f"{self._ranges[at][2]}; nothing was updated. Give it memory of "
                                 "its own, such as with clone().")
 
     def _lend_all(self) -> None:
@@ -182,7 +187,7 @@ class EnginePart(Part):
 
     def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
         self._sets.update(
-            [(entry.set_index, entry.name, entry.parameter) for entry in due], constants,
+            [(entry.set_index, entry.title, entry.parameter) for entry in due], constants,
             "Their state on a drive has one set of options: save the state, make a new optimizer "
             "with the new groups, and load it there.")
         parameters = {entry.parameter for entry in due}
@@ -282,17 +287,17 @@ class EnginePart(Part):
     def _give_gradient(self, entry: Entry) -> torch.Tensor:
         """Returns what has to live until the engine's step ends."""
         name = self._names[entry.parameter]
-        given = gradient_of(entry, name)
+        given = gradient_of(entry)
         dtype = DTYPES[NAMES[given.dtype]]
         if self._lends_gradients:
-            self._refuse_in_weights(given, name)
+            self._refuse_in_weights(given, entry.title)
             self.engine.lend_gradient_at(name, given.data_ptr(), dtype)
             return given
         if _is_wider(entry) and entry.parameter not in self._wide:
             raise Unsupported(
-                f"the gradient of '{name}' is {given.dtype}, and was {entry.parameter.dtype} in "
-                "the first step, so there is no room for its bits; nothing was updated. Use one "
-                "dtype of gradients from the first step on.")
+                f"the gradient of {entry.title} is {given.dtype}, and was {entry.parameter.dtype} "
+                "in the first step, so there is no room for its bits; nothing was updated. Use "
+                "one dtype of gradients from the first step on.")
         self.engine.add_gradient_at(name, given.data_ptr(), dtype, self._stream())
         return given
 

@@ -22,15 +22,15 @@ class HyperparameterSets:
 
     def update(self, due: Iterable[tuple[int, str, torch.Tensor]],
                constants: Mapping[torch.Tensor, dict], what_helps: str) -> None:
-        """due: the param_group in which each parameter came, its name, and itself."""
+        """due: the param_group in which each parameter came, its title, and itself."""
         wanted: dict = {}
-        for index, name, parameter in due:
+        for index, title, parameter in due:
             values = constants[parameter]
-            first = wanted.setdefault(index, (name, values))
+            first = wanted.setdefault(index, (title, values))
             if values != first[1]:
                 raise WrongState(
-                    f"parameters '{first[0]}' and '{name}' came in one param_group and are in two "
-                    f"now, with other options; nothing was updated. {what_helps}")
+                    f"{first[0]} and {title} came in one param_group and are in two now, with "
+                    f"other options; nothing was updated. {what_helps}")
         for index, (_, values) in wanted.items():
             if values != self._constants[index]:
                 self._engine.set_hyperparameters(self._sets[index], **values)

@@ -116,7 +116,7 @@ class MemoryPart(Part):
     def _update(self, due: list, constants: Mapping[torch.Tensor, dict]) -> bool:
         values = [entry.values for entry in due]
         weights = [row_major(one) for one in values]  # those that are strided: copies
-        gradients = [gradient_of(entry, entry.name) for entry in due]
+        gradients = [gradient_of(entry) for entry in due]
         states = [self._states[entry.parameter] for entry in due]
         for state, weight in zip(states, weights):
             if state.masters is not None:

@@ -122,7 +122,7 @@ class Offloaded(torch.optim.Optimizer):
                                     "updated twice; nothing was added. List it once.")
             for entry in self._entries([index]):
                 if entry.parameter.requires_grad:
-                    check(entry.parameter, entry.name)
+                    check(entry)
         except Exception:
             del self.param_groups[index]
             raise
@@ -133,8 +133,11 @@ class Offloaded(torch.optim.Optimizer):
         for index in indices:
             parameters = self.param_groups[index]["params"]
             names = self.param_groups[index].get("param_names")
-            for name, parameter in zip(names or (f"{index}_{i}" for i in range(len(parameters))),
-                                       parameters):
+            if not names:
+                yield from (Entry(parameter, f"{index}_{number}", index, number)
+                            for number, parameter in enumerate(parameters))
+                continue
+            for name, parameter in zip(names, parameters):
                 # torch's names are those of a group.
                 yield Entry(parameter, f"{index}_{name}" if known[name] > 1 else name, index)
 
@@ -215,14 +218,16 @@ class Offloaded(torch.optim.Optimizer):
         return self._not_finite(self._first_non_finite())
 
     def _not_finite(self, found: Optional[torch.Tensor]) -> NotFinite:
-        return self._not_finite_in(next(
-            (entry.name for entry in self._all_entries() if entry.parameter is found), "?"))
+        return self._not_finite_in("a parameter" if found is None
+                                   else self._part_of[found].titles[found])
 
     @staticmethod
-    def _not_finite_in(name: str) -> NotFinite:
+    def _not_finite_in(title: str) -> NotFinite:
         return NotFinite(
-            f"the gradient of '{name}' holds NaN or infinity; nothing was updated. Lower the rate, "
-            'scale the loss, or skip such steps: config={"headrace": {"non_finite": "skip"}}.')
+            f"the gradient of {title} holds NaN or infinity; nothing was updated. Lower the rate, "
+            'scale the loss, or skip such steps: config={"headrace": {"non_finite": "skip"}}.' +
+            ("" if title.endswith("'") else " An optimizer that is given named_parameters() says "
+             "the name."))
 
     def _skips(self) -> bool:
         return self._settings["headrace"].get("non_finite") == "skip"
@@ -251,7 +256,7 @@ class Offloaded(torch.optim.Optimizer):
 
     def _add_part(self, new: list, make: Callable[[list], Part]) -> None:
         for entry in new:
-            check(entry.parameter, entry.name)
+            check(entry)
         check_apart([*new, *(entry for part in self._parts for entry in part.entries)])
         part = make(new)
         self._parts.append(part)

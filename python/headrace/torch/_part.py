@@ -14,6 +14,13 @@ NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
+def with_dtype(settings: Mapping[str, Any], kinds: Iterable[str]) -> dict:
+    """A model of bf16 is one where no setting says what the model is."""
+    said = any(key in settings for key in ("bf16", "bfloat16", "fp16"))
+    return dict(settings) if said or "bf16" not in kinds \
+        else {**settings, "bf16": {"enabled": True}}
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The shard of this rank, of a tensor that is divided among ranks (FSDP2's DTensor)."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -35,6 +42,15 @@ class Entry(NamedTuple):
     parameter: torch.Tensor
     name: str  # within its group
     set_index: int  # of torch's param_groups
+    number: Optional[int] = None  # there, if the program gave it no name
+
+    @property
+    def title(self) -> str:
+        """For messages: what the program can find."""
+        if self.number is None:
+            return f"'{self.name}'"
+        return (f"parameter {self.number} of param_groups[{self.set_index}] of shape "
+                f"{tuple(self.parameter.shape)}")
 
     @property
     def values(self) -> torch.Tensor:
@@ -42,9 +58,9 @@ class Entry(NamedTuple):
         return local(self.parameter.detach())
 
 
-def check(parameter: torch.Tensor, name: str) -> None:
+def check(entry: Entry) -> None:
     """Raises Unsupported for a parameter that no engine can update."""
-    found, parameter = None, local(parameter.detach())
+    found, parameter = None, entry.values
     if parameter.device.type not in ("cpu", "cuda"):
         found = f"is on {parameter.device}"
     elif parameter.dtype not in NAMES:
@@ -55,7 +71,7 @@ def check(parameter: torch.Tensor, name: str) -> None:
         found = "is expanded, so that several of its elements are one"
     if found is not None:
         raise Unsupported(
-            f"parameter '{name}' {found}, and headrace.torch updates dense float32, bfloat16 and "
+            f"{entry.title} {found}, and headrace.torch updates dense float32, bfloat16 and "
             "float16 parameters on the CPU and on NVIDIA GPUs; nothing was updated. Give this "
             "parameter to an optimizer of torch.optim.")
 
@@ -66,10 +82,10 @@ def check_apart(entries: Iterable[Entry]) -> None:
         common = _with_common_elements(spans)
         if common is not None:
             one, other = common
-            raise ArgumentError(f"parameters '{one.name}' and '{other.name}' share memory, and "
-                                "each would be kept and updated by itself; nothing was updated. "
-                                "Give the tensor that both are views of, or one of them memory "
-                                "of its own, with clone().")
+            raise ArgumentError(f"{one.title} and {other.title} share memory, and each would be "
+                                "kept and updated by itself; nothing was updated. Give the tensor "
+                                "that both are views of, or one of them memory of its own, with "
+                                "clone().")
 
 
 class _Span(NamedTuple):
@@ -80,7 +96,7 @@ class _Span(NamedTuple):
     end: int
     run_bytes: int
     repeats: list  # (how often, step in bytes)
-    name: str
+    title: str
 
 
 def _span_of(entry: Entry) -> _Span:
@@ -96,7 +112,7 @@ def _span_of(entry: Entry) -> _Span:
     first = values.data_ptr()
     end = first + run + sum((size - 1) * step for size, step in repeats)
     return _Span(str(values.device), first, end if values.numel() > 0 else first, run, repeats,
-                 entry.name)
+                 entry.title)
 
 
 def _overlapping(spans: Iterable[_Span]) -> Iterator[list]:
@@ -154,22 +170,22 @@ def memory_of(tensor: torch.Tensor) -> ctypes.Array:
     return (ctypes.c_ubyte * size_bytes).from_address(tensor.data_ptr())
 
 
-def gradient_of(entry: Entry, name: str) -> torch.Tensor:
+def gradient_of(entry: Entry) -> torch.Tensor:
     """Its gradient, row-major and of a dtype that the rules read."""
     gradient, values = local(entry.parameter.grad), local(entry.parameter)
     if gradient.layout != torch.strided:
         raise Unsupported(
-            f"the gradient of '{name}' is of layout {gradient.layout}, and headrace.torch takes "
-            "dense ones; nothing was updated. Make it dense, such as with sparse=False.")
+            f"the gradient of {entry.title} is of layout {gradient.layout}, and headrace.torch "
+            "takes dense ones; nothing was updated. Make it dense, such as with sparse=False.")
     if gradient.dtype not in NAMES:
         raise Unsupported(
-            f"the gradient of '{name}' has the dtype {gradient.dtype}, and headrace.torch takes "
-            "float32, bfloat16 and float16; nothing was updated. Convert it.")
+            f"the gradient of {entry.title} has the dtype {gradient.dtype}, and headrace.torch "
+            "takes float32, bfloat16 and float16; nothing was updated. Convert it.")
     if (gradient.shape, gradient.device) != (values.shape, values.device):
         raise ArgumentError(
-            f"the gradient of '{name}' has the shape {tuple(gradient.shape)} on {gradient.device}, "
-            f"and the parameter {tuple(values.shape)} on {values.device}; nothing was updated. "
-            "Clear the gradients after a parameter has changed.")
+            f"the gradient of {entry.title} has the shape {tuple(gradient.shape)} on "
+            f"{gradient.device}, and the parameter {tuple(values.shape)} on {values.device}; "
+            "nothing was updated. Clear the gradients after a parameter has changed.")
     return row_major(gradient)
 
 
@@ -190,6 +206,7 @@ class Part:
     def __init__(self, entries: list) -> None:
         self.entries = entries
         self._names = {entry.parameter: entry.name for entry in entries}
+        self.titles = {entry.parameter: entry.title for entry in entries}
         self._forms = {entry.parameter: _form_of(entry.parameter) for entry in entries}
 
     def name_of(self, parameter: torch.Tensor) -> str:
@@ -213,7 +230,7 @@ class Part:
         for parameter, form in self._forms.items():
             if _form_of(parameter) != form:
                 raise WrongState(
-                    f"parameter '{self._names[parameter]}' is now {_words(_form_of(parameter))}, "
+                    f"{self.titles[parameter]} is now {_words(_form_of(parameter))}, "
                     f"and was {_words(form)} when its state was made; nothing was done. "
                     f"{self._FOR_ANOTHER_FORM}")
 

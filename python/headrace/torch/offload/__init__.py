@@ -19,6 +19,7 @@ import torch
 from ..._collective import Collective
 from ..._errors import ArgumentError, WrongState
 from ..._settings import called, refuse_durable, whole_path
+from .._part import with_dtype
 from . import _blocks, _building, _private, _settings, _values
 from ._device import device_of
 from ._offload import Offload, live
@@ -42,14 +43,18 @@ def offload(model: torch.nn.Module, config: Any = None, *, nvme: Optional[str] =
         refuse_durable(settings, "the model is as it was")
         in_host = _settings.host_checkpoints(settings)
         folder = _settings.place(settings, nvme, host_budget)
-        rule, options = _settings.rule_of(settings, optimizer, options)
+        name = config if isinstance(config, (str, os.PathLike)) else "config"
+        with called(name):
+            rule, options = _settings.rule_of(settings, optimizer, options)
         divisions = _blocks.divide(model, blocks)
         of_model = Offload(model, divisions, folder, device_of(model, device), ranks,
-                           in_host)
-        _settings.settle_dtype(settings, {slot.kind for slot in of_model.slots} - {"u8"})
+                           _settings.words_of(host_budget), in_host)
+        kinds = {slot.kind for slot in of_model.slots} - {"u8"}
+        if name == "config":  # a file says what DeepSpeed would train
+            settings = with_dtype(settings, kinds)
+        _settings.settle_dtype(settings, kinds)
         made = _made(rule, params if params is not None else list(model.named_parameters()),
                      {"snapshots": snapshots, **options})
-        name = config if isinstance(config, (str, os.PathLike)) else "config"
         # Tensors that are made in inference mode could not be trained.
         with called(name), torch.inference_mode(False):
             made.adopt(of_model, settings, folder)

@@ -37,6 +37,7 @@ class ModelPart(Part):
         self._index = {entry.parameter: entry.set_index for entry in entries}
         self._names = {entry.parameter: offload.slot_of(entry.parameter).full_name
                        for entry in entries}
+        self.titles = {parameter: f"'{name}'" for parameter, name in self._names.items()}
 
     def clip_none(self) -> None:
         self._limit, self._norms = 0.0, []
@@ -73,7 +74,7 @@ class ModelPart(Part):
         if self.offload.ranks.several:  # another rank may have gradients of any
             due = self._trained(constants)
         self._sets.update(
-            [(self._index[parameter], self._names[parameter], parameter) for parameter in due],
+            [(self._index[parameter], self.titles[parameter], parameter) for parameter in due],
             constants, "Give offload() the groups that you need: params=[...].")
         factor = gradients.factor() * self.scale / self.offload.ranks.world_size
         return unbroken(lambda: self._update_all(due, gradients, factor, max_norm))

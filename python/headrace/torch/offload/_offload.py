@@ -33,8 +33,9 @@ _live: "weakref.WeakSet[Offload]" = weakref.WeakSet()
 class Offload:
     def __init__(self, model: torch.nn.Module, divisions: list[Division], folder: Optional[str],
                  device: torch.device, ranks: Ranks,
-                 host_checkpoints: bool = False) -> None:
+                 words: Callable[[str], str], host_checkpoints: bool = False) -> None:
         ranks.refuse_gpu(device)
+        self._words = words  # of errors and log lines
         self.model, self.device, self.ranks = model, device, ranks
         self.folder = folder  # for the files of state_dict(); None: it takes memory
         self.groups = [OffloadedGroup(one.name, one.module, one.members, one.module is None, device)
@@ -80,7 +81,7 @@ class Offload:
         """Makes the engine, and moves the values into it, group by group. Returns the engine's set
         of hyperparameters by param_group. After an error the model is as it was."""
         self.engine = Engine(settings, gpu=self.device.index,  # a CPU has none
-                             collective=self.ranks.collective)
+                             collective=self.ranks.collective, words=self._words)
         self.ranks.watch(self.engine)
         moved: list = []
         try:

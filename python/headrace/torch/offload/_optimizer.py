@@ -103,7 +103,7 @@ class OfModel(Offloaded):
             return super()._not_finite_of(error)
         # Of the sum over ranks, this rank knows what the engine says.
         found = re.match("the gradient of '(.*)' holds ", str(error))
-        return error if found is None else self._not_finite_in(found[1])
+        return error if found is None else self._not_finite_in(f"'{found[1]}'")
 
     @property
     def _offload(self) -> Offload:

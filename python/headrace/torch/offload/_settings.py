@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import os
-from typing import Any, Mapping, Optional, Union
+from typing import Any, Callable, Mapping, Optional, Union
 
 from ..._errors import ArgumentError
 from ..._settings import whole_path
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
+from .._words import words
 
 RULES = {"adamw": AdamW, "adam": Adam, "adagrad": Adagrad, "lion": Lion, "sgd": SGD}
 _OF_A_TRAINER = {
@@ -76,6 +77,11 @@ def host_checkpoints(settings: dict) -> bool:
     if rest:
         settings["activation_checkpointing"] = rest
     return section["cpu_checkpointing"]
+
+
+def words_of(host_budget: Union[int, str, None]) -> Callable[[str], str]:
+    """What errors and log lines of the engine are changed to."""
+    return words({}, {} if host_budget is None else {"headrace.host_budget_bytes": "host_budget"})
 
 
 def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, dict]:
