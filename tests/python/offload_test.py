@@ -1508,6 +1508,16 @@ class Life(Case):
                 ((), {"gpu": 0}, "gpu"),
                 ((), {"amsgrad": True}, "amsgrad"),
                 ((), {"optimizer": "Adafactor"}, "adafactor"),
+                ((), {"optimizer": torch.optim.AdamW},
+                 '^optimizer is the class AdamW.*model is as it was.*optimizer="AdamW"'),
+                ((), {"optimizer": torch.optim.SGD(part)}, "^optimizer is an object of SGD, and"),
+                *(((self.adamw_of(**{key: value}),), {}, f"^config: optimizer.params.{key}: {text}")
+                  for key, value, text in (
+                      ("amsgrad", True, "found true, which is refused: AMSGrad"),
+                      ("bias_correction", False, "found false, .* write true"),
+                      ("weight_decy", 0.1, 'unknown key; did you mean "weight_decay"'),
+                      ("momentum", 0.9, "the rule adamw has no such key"),
+                      ("max_grad_norm", 1.0, "found 1.0, which is refused"))),
                 ((), {"params": part}, "in no group"),
                 ((), {"lr": -1.0}, "lr is -1"),
                 ((), {"host_budget": "1XB"}, '^host_budget: found "1XB"; allowed'),
@@ -1539,6 +1549,35 @@ class Life(Case):
         self.assertIsInstance(optimizer, headrace.torch.AdamW)
         self.train(model, optimizer, accumulation=2)
         self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
+
+    @staticmethod
+    def adamw_of(**params):
+        return {"optimizer": {"type": "AdamW", "params": params}}
+
+    def test_takes_constants_of_deepspeed_that_say_what_it_does_anyway(self):
+        silent = {"torch_adam": True, "adam_w_mode": True, "bias_correction": True,
+                  "amsgrad": False, "capturable": False, "differentiable": False, "fused": None}
+        with self.assertNoLogs("headrace", "WARNING"):
+            _, optimizer = self.offload(net_of(), self.adamw_of(**silent, weight_decay=0.5))
+        self.assertEqual(optimizer.param_groups[0]["weight_decay"], 0.5)
+        without_effect = {"adam_w_mode": False, "fused": True, "foreach": False}
+        with self.assertLogs("headrace", "WARNING") as logged:
+            _, optimizer = self.offload(net_of(), self.adamw_of(**without_effect))
+        self.assertIsInstance(optimizer, headrace.torch.AdamW)
+        lines = [record.getMessage() for record in logged.records]
+        for key in without_effect:
+            self.assertTrue(any(f"optimizer.params.{key}" in line and "no effect" in line
+                                for line in lines), (key, lines))
+        _, optimizer = self.offload(net_of(), {"optimizer": {"type": "Adam", "params": {
+            "adam_w_mode": False, "torch_adam": True}}})
+        self.assertNotIsInstance(optimizer, headrace.torch.AdamW)
+        momentum = {"params": {"momentum": 0.9, "fused": True}}
+        for section, options in (({"type": "SGD", **momentum}, {}),
+                                 (momentum, {"optimizer": "SGD"}),
+                                 ({"type": "SGD", "params": {"momentum": "auto"}},
+                                  {"momentum": 0.9})):
+            _, optimizer = self.offload(net_of(), {"optimizer": section}, **options)
+            self.assertEqual(optimizer.param_groups[0]["momentum"], 0.9)
 
     def test_refuses_parameters_that_come_later(self):
         model, optimizer = self.offload(net_of())

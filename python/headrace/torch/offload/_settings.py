@@ -7,12 +7,15 @@ import json
 import os
 from typing import Any, Callable, Mapping, Optional, Union
 
-from ..._errors import ArgumentError
+from ..._engine import resolved
+from ..._errors import ArgumentError, ConfigError
 from ..._settings import whole_path
 from .._rules import SGD, Adagrad, Adam, AdamW, Lion
 from .._words import words
 
 RULES = {"adamw": AdamW, "adam": Adam, "adagrad": Adagrad, "lion": Lion, "sgd": SGD}
+# Constants that say which rule runs, or what it does in any case.
+_AS_IT_IS = {"torch_adam", "adam_w_mode", "bias_correction"}
 _OF_A_TRAINER = {
     "gradient_clipping": "Clip with step(max_norm=...) of the optimizer, or with one rank with "
                          "torch.nn.utils.clip_grad_norm_() before it, and leave the key out.",
@@ -86,10 +89,12 @@ def words_of(host_budget: Union[int, str, None]) -> Callable[[str], str]:
 
 def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, dict]:
     """The optimizer's class and its options, from the arguments and config's `optimizer`."""
+    _refuse_no_name(name)
     section = settings.pop("optimizer", None) or {}
     given = dict(section.get("params") or {})
-    kind = str(section.get("type", name or "AdamW")).lower()
-    if kind == "adam" and section and given.pop("adam_w_mode", True):
+    without = "Adam" if given.get("adam_w_mode") is False else "AdamW"
+    kind = str(section.get("type", name or without)).lower()
+    if kind == "adam" and section and given.get("adam_w_mode") is not False:
         kind = "adamw"  # as DeepSpeed reads it
     if name is not None and name.lower() != kind:
         raise ArgumentError(f"optimizer is '{name}', and config has "
@@ -98,7 +103,40 @@ def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, d
         raise ArgumentError(f"the optimizer '{kind}' is not among headrace's rules "
                             f"({', '.join(rule.__name__ for rule in RULES.values())}); the model "
                             "is as it was. Use one of them.")
-    return RULES[kind], _joined(given, options)
+    known = _known_constants({"type": RULES[kind].__name__, **section}) if section else {}
+    _warn_later(settings, kind, {key: value for key, value in given.items() if key not in known})
+    return RULES[kind], _joined(known, options)
+
+
+def _refuse_no_name(name: Any) -> None:
+    if not isinstance(name, (str, type(None))):
+        kind = name if isinstance(name, type) else type(name)
+        what = f"the class {kind.__name__}" if kind is name else f"an object of {kind.__name__}"
+        raise ArgumentError(f"optimizer is {what}, and offload() makes its own; the model is as it "
+                            "was. Give a name, such as optimizer=\"AdamW\", and the options beside "
+                            "it: lr=1e-5. headrace.deepspeed.initialize() takes optimizers.")
+
+
+def _known_constants(section: Mapping[str, Any]) -> dict:
+    """Those of params that an optimizer here takes. Others are refused, or change nothing."""
+    given = section.get("params") or {}
+    said = {key: value for key, value in given.items() if value != "auto"}
+    read = resolved({"optimizer": {**section, "params": said}})["optimizer"].get("params", {})
+    if said.get("bias_correction") is False:
+        raise ConfigError("config: optimizer.params.bias_correction: found false, and Adam here "
+                          "always divides by 1 - beta^t, as torch's does; remove it, or write true")
+    return {key: value for key, value in given.items()
+            if (key in read or value == "auto") and key not in _AS_IT_IS}
+
+
+def _warn_later(settings: dict, kind: str, rest: Mapping[str, Any]) -> None:
+    """The engine names what has no effect, as it starts."""
+    wanted = {key: value for key, value in rest.items()
+              if key not in _AS_IT_IS
+              or key == "adam_w_mode" and kind == "adamw" and value is False}
+    if wanted:
+        settings["optimizer"] = {"type": "AdamW", "params": wanted} if kind == "adamw" \
+            else {"params": wanted}
 
 
 def _joined(given: dict, options: dict) -> dict:
