@@ -322,6 +322,30 @@ class Rules(Case):
                 make()
 
 
+    def test_take_torchs_options_that_change_no_result_in_their_place(self):
+        how = {"foreach": None, "fused": True, "differentiable": False}
+        for name, options in (("Adam", {"amsgrad": False, "capturable": False}),
+                              ("AdamW", {"amsgrad": False, "capturable": False}), ("SGD", {}),
+                              ("Adagrad", {"initial_accumulator_value": 0})):
+            own, made = getattr(headrace.torch, name), []
+            for more in ({}, {**how, **options}):
+                model = model_of()
+                optimizer = self.made(own, model.parameters(), lr=1e-3, **more)
+                train(model, optimizer, 2)
+                made.append((weights_of(model), optimizer))
+            self.assert_same(made[0][0], made[1][0])
+            made[0][1].load_state_dict(made[1][1].state_dict())
+            for key in ["differentiable", *options]:
+                with self.assertRaisesRegex(NotImplementedError, f"^{key} is 1, .*; nothing was "
+                                            "done. Leave it out, or use torch.optim"):
+                    own(model.parameters(), **{key: 1})
+            with self.assertRaisesRegex(TypeError, f"{name[:4]}.*'weight_decy'"):
+                own(model.parameters(), weight_decy=0.1)
+        positional = (model_of().parameters(), 1e-3, (0.9, 0.999), 1e-8, 0.01, True)  # amsgrad
+        with self.assertRaisesRegex(NotImplementedError, "^amsgrad is True"):
+            AdamW(*positional)
+
+
 class Gradients(Case):
     def test_parameters_without_one_are_left_alone(self):
         model = model_of()

@@ -16,6 +16,12 @@ from typing import Any, Mapping, Optional
 from .._errors import ArgumentError, Unsupported
 from ._optimizers import Offloaded
 
+# What torch's rules do where these options are on, and a step here cannot.
+_ON = {
+    "amsgrad": "amsgrad is not among headrace's rules",
+    "capturable": "a step here is the host's work, which no CUDA graph has",
+    "differentiable": "autograd does not see a step here",
+    "initial_accumulator_value": "Adagrad's sums of squares begin at 0 here"}
 _SHORT = {"learning_rate_scale": "lr", "learning_rate_decay": "lr_decay"}
 
 
@@ -53,6 +59,21 @@ class _Rule(Offloaded):
         return {"beta1": beta1, "beta2": beta2}
 
 
+def _take_torchs(rule: str, options: Mapping[str, Any], *known: str) -> None:
+    """Of torch's options, those that are no part of the rule: they only say how torch computes."""
+    for key in options:
+        if key not in ("foreach", "fused", "differentiable", *known):
+            raise TypeError(f"{rule}.__init__() got an unexpected keyword argument '{key}'")
+    _refuse_on(options, "differentiable", *known)
+
+
+def _refuse_on(options: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if options.get(key):
+            raise Unsupported(f"{key} is {options[key]!r}, and {_ON[key]}; nothing was done. Leave "
+                              "it out, or use torch.optim.")
+
+
 class Adam(_Rule):
     """torch.optim.Adam, with its state where the plan says."""
 
@@ -60,18 +81,18 @@ class Adam(_Rule):
     _CONTENTS = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0, *, nvme: Optional[str] = None,
+                 weight_decay: float = 0.0, amsgrad: bool = False, *, nvme: Optional[str] = None,
                  config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
-                 snapshots: Optional[str] = None) -> None:
+                 snapshots: Optional[str] = None, **of_torch: Any) -> None:
+        _take_torchs("Adam", of_torch, "capturable")
+        _refuse_on({"amsgrad": amsgrad}, "amsgrad")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps,
                                   "weight_decay": weight_decay, "maximize": maximize,
                                   "decoupled_weight_decay": self._RULE == "adamw"},  # as torch's
                          nvme, config, snapshots)
 
     def _constants(self, group: Mapping[str, Any]) -> dict:
-        if group.get("amsgrad"):
-            raise Unsupported("amsgrad is not among headrace's rules; nothing was done. Leave it "
-                              "out, or use torch.optim.")
+        _refuse_on(group, "amsgrad")
         values = self._checked(group, learning_rate_scale=group["lr"], **self._betas(group),
                                eps=group["eps"], weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}
@@ -83,8 +104,8 @@ class AdamW(Adam):
     _RULE = "adamw"
 
     def __init__(self, params: Any, lr: Any = 1e-3, betas: tuple = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.01, **options: Any) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, **options)
+                 weight_decay: float = 0.01, amsgrad: bool = False, **options: Any) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
 
 class Adagrad(_Rule):
@@ -96,14 +117,13 @@ class Adagrad(_Rule):
     def __init__(self, params: Any, lr: Any = 1e-2, lr_decay: float = 0.0,
                  weight_decay: float = 0.0, eps: float = 1e-10, *, nvme: Optional[str] = None,
                  config: Optional[Mapping[str, Any]] = None, maximize: bool = False,
-                 snapshots: Optional[str] = None) -> None:
+                 snapshots: Optional[str] = None, **of_torch: Any) -> None:
+        _take_torchs("Adagrad", of_torch, "initial_accumulator_value")
         super().__init__(params, {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay,
                                   "eps": eps, "maximize": maximize}, nvme, config, snapshots)
 
     def _constants(self, group: Mapping[str, Any]) -> dict:
-        if group.get("initial_accumulator_value"):
-            raise Unsupported("initial_accumulator_value is not among headrace's options; nothing "
-                              "was done. Leave it out, or use torch.optim.Adagrad.")
+        _refuse_on(group, "initial_accumulator_value")
         values = self._checked(group, learning_rate_scale=group["lr"],
                                learning_rate_decay=group["lr_decay"], eps=group["eps"],
                                weight_decay=group["weight_decay"])
@@ -137,7 +157,9 @@ class SGD(_Rule):
     def __init__(self, params: Any, lr: Any = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False, *,
                  nvme: Optional[str] = None, config: Optional[Mapping[str, Any]] = None,
-                 maximize: bool = False, snapshots: Optional[str] = None) -> None:
+                 maximize: bool = False, snapshots: Optional[str] = None,
+                 **of_torch: Any) -> None:
+        _take_torchs("SGD", of_torch)
         params = list(params)
         has_momentum = bool(momentum) or any(isinstance(group, dict) and group.get("momentum")
                                              for group in params)
