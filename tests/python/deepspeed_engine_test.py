@@ -126,6 +126,26 @@ class Training(Engines):
         self.assert_same(weights[0], weights[1])
         self.assertFalse(torch.equal(weights[0]["0.0.weight"], weights[2]["0.0.weight"]))
 
+    def test_says_which_clipping_holds_where_none_is_given(self):
+        for given in (None, 0, 0.5):
+            config = self.config(gradient_clipping=given)
+            with self.assertLogs("headrace", "INFO") as logged:
+                engine = headrace.deepspeed.initialize(model=model_of(), config=config)[0]
+            self.addCleanup(engine.destroy)
+            lines = [record.getMessage() for record in logged.records
+                     if "gradient_clipping" in record.getMessage()]
+            self.assertEqual(len(lines), given is None, lines)
+            for line in lines:
+                self.assertRegex(line, "^gradient_clipping is not given: 1.0 holds")
+
+    def test_takes_constants_that_say_what_it_does_anyway(self):
+        params = {"lr": 1e-2, "torch_adam": True, "bias_correction": True, "fused": True}
+        with self.assertLogs("headrace", "WARNING") as logged:
+            engine = self.engine(config={"optimizer": {"type": "AdamW", "params": params}})
+        self.assertRegex(logged.output[0], "no effect here: optimizer.params.fused = true")
+        plain = self.engine()
+        self.assertEqual(self.train(engine, range(4)), self.train(plain, range(4)))
+
     @unittest.skipIf(DEVICE != "cpu", "on a GPU, there is something to copy")
     def test_says_where_checkpoints_are_on_the_cpu_and_that_there_are_none(self):
         config = {"activation_checkpointing": {"cpu_checkpointing": True}}
@@ -684,6 +704,10 @@ class WhatCannotBe(Engines):
         self.refused(ValueError, "stagee", config=self.config(zero_optimization={"stagee": 3}))
         self.refused(ValueError, "OneBitAdam|onebitadam",
                      config=self.config(optimizer={"type": "OneBitAdam"}))
+        file.write_text(json.dumps(self.config(optimizer={
+            "type": "AdamW", "params": {"weight_decy": 0.1}})), encoding="utf-8")
+        self.refused(ValueError, f'^{file}: optimizer.params.weight_decy: .*"weight_decay"',
+                     config=file)
 
     def test_in_a_schedule_or_a_dtype_leaves_the_model_usable(self):
         self.refused(ValueError, "'Nope'", config=self.config(scheduler={"type": "Nope"}))

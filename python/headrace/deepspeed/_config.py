@@ -7,12 +7,14 @@ import binascii
 import copy
 import dataclasses
 import json
+import logging
 import os
 from typing import Any, Mapping, Optional
 
 from .._errors import ArgumentError
 from ._loss_scale import LossScale, NoScale
 
+_log = logging.getLogger("headrace.deepspeed")
 CLIPPING = 1.0  # DeepSpeed's, where the file has none
 _LOOP = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
          "gradient_clipping", "scheduler", "steps_per_print")
@@ -96,8 +98,14 @@ def split(config: dict, dtypes: set, world_size: int) -> tuple[Loop, dict]:
             if key not in _LOOP and key not in _NOTHING_TO_DO}
     zero = config.get("zero_optimization") or {}
     micro_batch, accumulation = _batch_of(config, world_size)
-    rest["gradient_accumulation_steps"] = accumulation
-    clipping = _number(config, "gradient_clipping", CLIPPING)
+    # Given, so that the engine does not report what it would take for them.
+    rest.update(gradient_accumulation_steps=accumulation, gradient_clipping=0)
+    rest.setdefault("bf16", {"enabled": False})
+    clipping = _number(config, "gradient_clipping", None)
+    if clipping is None:
+        clipping = CLIPPING
+        _log.info("gradient_clipping is not given: %s holds, as in DeepSpeed since 0.19.3",
+                  CLIPPING)
     if not clipping >= 0:
         raise ArgumentError(f"gradient_clipping is {clipping}; the model is as it was. Give the "
                             "largest norm that gradients may have, or 0 for none.")
