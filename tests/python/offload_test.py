@@ -1508,16 +1508,6 @@ class Life(Case):
                 ((), {"gpu": 0}, "gpu"),
                 ((), {"amsgrad": True}, "amsgrad"),
                 ((), {"optimizer": "Adafactor"}, "adafactor"),
-                ((), {"optimizer": torch.optim.AdamW},
-                 '^optimizer is the class AdamW.*model is as it was.*optimizer="AdamW"'),
-                ((), {"optimizer": torch.optim.SGD(part)}, "^optimizer is an object of SGD, and"),
-                *(((self.adamw_of(**{key: value}),), {}, f"^config: optimizer.params.{key}: {text}")
-                  for key, value, text in (
-                      ("amsgrad", True, "found true, which is refused: AMSGrad"),
-                      ("bias_correction", False, "found false, .* write true"),
-                      ("weight_decy", 0.1, 'unknown key; did you mean "weight_decay"'),
-                      ("momentum", 0.9, "the rule adamw has no such key"),
-                      ("max_grad_norm", 1.0, "found 1.0, which is refused"))),
                 ((), {"params": part}, "in no group"),
                 ((), {"lr": -1.0}, "lr is -1"),
                 ((), {"host_budget": "1XB"}, '^host_budget: found "1XB"; allowed'),
@@ -1549,6 +1539,24 @@ class Life(Case):
         self.assertIsInstance(optimizer, headrace.torch.AdamW)
         self.train(model, optimizer, accumulation=2)
         self.assertGreater(optimizer.plan()[0]["nvme_bytes"], 0)
+
+    def test_refuses_optimizers_that_are_no_names_and_constants_that_it_lacks(self):
+        model = net_of()
+        before = values_of(model)
+        for config, optimizer, text in (
+                (None, torch.optim.AdamW,
+                 '^optimizer is the class AdamW.*model is as it was.*optimizer="AdamW"'),
+                (None, torch.optim.SGD(model.parameters()), "^optimizer is an object of SGD, and"),
+                *((self.adamw_of(**{key: value}), None, f"^config: optimizer.params.{key}: {text}")
+                  for key, value, text in (
+                      ("amsgrad", True, "found true, which is refused: AMSGrad"),
+                      ("bias_correction", False, "found false, .* write true"),
+                      ("weight_decy", 0.1, 'unknown key; did you mean "weight_decay"'),
+                      ("momentum", 0.9, "the rule adamw has no such key"),
+                      ("max_grad_norm", 1.0, "found 1.0, which is refused")))):
+            with self.subTest(text), self.assertRaisesRegex(ValueError, text):
+                self.offload(model, config, optimizer=optimizer)
+            self.assert_same(values_of(model), before)
 
     @staticmethod
     def adamw_of(**params):
