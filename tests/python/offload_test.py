@@ -1524,6 +1524,21 @@ class Life(Case):
         self.assert_same(values_of(model), before)
         self.train(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
+    def test_constants_that_a_file_leaves_out_are_those_of_deepspeed(self):
+        wanted = {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.0}
+        for kind, params, options, differing in (
+                ("AdamW", {}, {}, {}), ("Adam", {}, {}, {}), ("Lion", {}, {}, {}),
+                ("Adam", {"adam_w_mode": False}, {}, {}),
+                ("AdamW", {"torch_adam": True}, {}, {"weight_decay": 0.01}),
+                ("AdamW", {"weight_decay": 0.1}, {}, {"weight_decay": 0.1}),
+                ("AdamW", {}, {"weight_decay": 0.2}, {"weight_decay": 0.2})):
+            with self.subTest((kind, params)):
+                _, optimizer = headrace.offload(
+                    net_of(), {"optimizer": {"type": kind, "params": params}}, **options)
+                group = optimizer.param_groups[0]
+                self.assertEqual({key: group[key] for key in wanted}, {**wanted, **differing})
+                optimizer.close()
+
     def test_takes_a_file_of_deepspeed(self):
         path = os.path.join(self.folder, "ds.json")
         place = {"device": "nvme", "nvme_path": self.folder}

@@ -16,6 +16,8 @@ from .._words import words
 RULES = {"adamw": AdamW, "adam": Adam, "adagrad": Adagrad, "lion": Lion, "sgd": SGD}
 # Constants that say which rule runs, or what it does in any case.
 _AS_IT_IS = {"torch_adam", "adam_w_mode", "bias_correction"}
+# What DeepSpeed's have where a file names a type without them, and the classes here have not.
+_OF_DEEPSPEED: dict = {"adamw": {"weight_decay": 0.0}, "lion": {"lr": 1e-3, "betas": (0.9, 0.999)}}
 _OF_A_TRAINER = {
     "gradient_clipping": "Clip with step(max_norm=...) of the optimizer, or with one rank with "
                          "torch.nn.utils.clip_grad_norm_() before it, and leave the key out.",
@@ -105,7 +107,14 @@ def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, d
                             "is as it was. Use one of them.")
     known = _known_constants({"type": RULES[kind].__name__, **section}) if section else {}
     _warn_later(settings, kind, {key: value for key, value in given.items() if key not in known})
-    return RULES[kind], _joined(known, options)
+    return RULES[kind], {**_defaults(section, kind), **_joined(known, options)}
+
+
+def _defaults(section: Mapping[str, Any], kind: str) -> dict:
+    params = section.get("params") or {}
+    if "type" not in section or kind == "adamw" and params.get("torch_adam"):
+        return {}
+    return _OF_DEEPSPEED.get(kind, {})
 
 
 def _refuse_no_name(name: Any) -> None:
