@@ -493,6 +493,10 @@ def refuses(rank):
     (loss_of(model, rank.rank) * (float("nan") if rank.rank == 1 else 1)).backward()
     expect(told, FloatingPointError, optimizer.step)
     optimizer.zero_grad()
+    optimizer.save_checkpoint(rank.folder + "/refused")
+    if rank.rank == 1:
+        model.register_buffer("count", torch.zeros(2))
+    expect(told, Exception, lambda: optimizer.load_checkpoint(rank.folder + "/refused"))
     rank.train(model, optimizer)
     expect(told, ValueError, lambda: engine_of(rank, train_batch_size=6))
     return told
@@ -806,6 +810,7 @@ class Values(Case):
                  "ArgumentError: of_rank is 2",
                  "ArgumentError: 'embedding.weight' has other values", 
                  "NotFinite: the gradient of 'layers.0.norm.weight' .* skip such steps: config",
+                 "the buffer 'count' is missing in .*/refused, and torch.float32 of shape",
                  "train_batch_size 6 is not .*_steps 1 times 2 ranks")
         for result in self.results("refuses"):
             self.assertEqual(len(result["refuses"]), len(texts))

@@ -2025,6 +2025,26 @@ class Saved(Case):
             with self.assertRaisesRegex(headrace.WrongState, "ended on the way"):
                 use()
         optimizer.load_checkpoint(self.folder + "/one")
+        self.assertEqual(optimizer.state_dict()["state"], {})  # of step 0
+        self.assertEqual(self.train(model, optimizer), expected)
+
+    def test_that_python_ends_in_the_middle_are_neither_trained_nor_saved(self):
+        model, optimizer = self.offload(net_of())
+        optimizer.save_checkpoint(self.folder + "/one")
+        expected = self.train(model, optimizer)
+        with unittest.mock.patch.object(optimizer._part.engine, "load_checkpoint",
+                                        side_effect=MemoryError):
+            with self.assertRaises(MemoryError):
+                optimizer.load_checkpoint(self.folder + "/one")
+        loss_of(model).backward()
+        for use in (optimizer.step, optimizer.state_dict):
+            with self.assertRaisesRegex(headrace.WrongState, "ended in the middle"):
+                use()
+        optimizer.zero_grad()
+        with self.assertRaisesRegex(headrace.WrongState, "ended in the middle.*nothing was saved"):
+            optimizer.save_checkpoint(self.folder + "/two")
+        self.assertFalse(os.path.exists(self.folder + "/two"))
+        optimizer.load_checkpoint(self.folder + "/one")
         self.assertEqual(self.train(model, optimizer), expected)
 
 

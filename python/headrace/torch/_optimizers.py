@@ -287,6 +287,7 @@ class Offloaded(torch.optim.Optimizer):
             return self.full_state_dict()
         for part in self._parts:
             part.refuse_other_forms()
+            part.refuse_mixed("saved")
         packed = super().state_dict()
         reference = self._snapshots.save(self._parts, self._flat(), self._RULE, self._of_all)
         empty = {index: self._empty[parameter] for index, parameter in enumerate(self._flat())
@@ -303,6 +304,7 @@ class Offloaded(torch.optim.Optimizer):
         self._refuse_closed("full_state_dict()")
         for part in self._parts:
             part.refuse_other_forms()
+            part.refuse_mixed("saved")
         self._show_steps(self._flat())  # Ctrl-C may have come just after an update
         packed = super().state_dict()
         state = {index: {**self.state[parameter], **self._contents(parameter)}

@@ -224,6 +224,9 @@ class Part:
             return []
         return [entry.parameter for entry in due]
 
+    def refuse_mixed(self, done: str) -> None:
+        """If a load of its state ended in the middle."""
+
     def refuse_other_forms(self) -> None:
         """An update would take bits of another dtype, or addresses of another device, for its
         own."""

@@ -7,7 +7,7 @@ import re
 from typing import Callable, Mapping
 
 _CALLS = (
-    (re.compile(r"discard_gradients\(\)(?: on every rank)?"), "optimizer.zero_grad()"),
+    (re.compile(r"discard_gradients\(\)"), "optimizer.zero_grad()"),
     (re.compile(r"call expect_repeated_gradients\(\) for group '[^']*' before freeze\(\), or set "
                 "gradient_accumulation_steps to more than 1"),
      "say how many come in a step: headrace.offload(model, {\"gradient_accumulation_steps\": n}) "

@@ -165,7 +165,7 @@ class _Conversions:
     def settle(self) -> None:
         """torch's own again, with the last file."""
         with self._lock:
-            used = self._told or self._asked or \
+            used = self._told or any(weak() is not None for weak in self._asked) or \
                 any(weak() is not None for weak in list(_files.values()))
             if self._undo is not None and not used:
                 self._undo()

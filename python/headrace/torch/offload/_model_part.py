@@ -63,9 +63,7 @@ class ModelPart(Part):
     def _step(self, constants: Mapping[torch.Tensor, dict], max_norm: float) -> list:
         self.result = None
         self.refuse_other_forms()
-        if self.mixed is not None:
-            raise WrongState("a load ended in the middle, so the state may be partly "
-                             f"{self.mixed}; nothing was updated. Load a whole state.")
+        self.refuse_mixed("updated")
         gradients = self.offload.gradients_for_step()
         due = [one.slot.parameter for one in gradients.taken()]
         if not due and not self.offload.ranks.several:
@@ -82,6 +80,11 @@ class ModelPart(Part):
     def _trained(self, constants: Mapping[torch.Tensor, dict]) -> list:
         return [parameter for parameter in self._index
                 if parameter in constants and not self._is_frozen(parameter)]
+
+    def refuse_mixed(self, done: str) -> None:
+        if self.mixed is not None:
+            raise WrongState("a load ended in the middle, so the state may be partly "
+                             f"{self.mixed}; nothing was {done}. Load a whole state.")
 
     def begin_load(self, what: str) -> None:
         """Until it has ended, the state is of two runs."""

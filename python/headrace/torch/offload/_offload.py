@@ -151,9 +151,9 @@ class Offload:
             self.checkpoints.start()
 
     def _refuse_conversion(self, module: torch.nn.Module, convert: Callable[..., Any],
-                           *_arguments: Any, **_named: Any) -> None:
+                           recurse: bool = True) -> None:
         """Half of the model would be converted: torch goes from tensor to tensor."""
-        for parameter in module.parameters():
+        for parameter in module.parameters(recurse):
             for slot in self.slots_of(parameter):
                 if not slot.changing and not slot.part:  # those of several tensors are followed
                     slot.refuse_conversion(convert)
@@ -171,11 +171,12 @@ class Offload:
     def _begin_forward(self) -> None:
         self._refuse_asleep("forward")
         self.forward.end_broken()
-        for group in self.groups:
-            if group.kept:
-                group.refuse_replaced()
-                if group.bindings == 0 and not any(slot.changing for slot in group.slots):
-                    group.bind()  # what a load that failed has left says so
+        with self._lock:
+            for group in self.groups:
+                if group.kept:
+                    group.refuse_replaced()
+                    if group.bindings == 0 and not any(slot.changing for slot in group.slots):
+                        group.bind()  # what a load that failed has left says so
 
     def bind_kept(self) -> None:
         for group in self.groups:

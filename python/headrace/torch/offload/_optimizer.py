@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 from typing import Any, Callable, Iterable, Mapping, Optional
 
@@ -188,7 +189,7 @@ class OfModel(Offloaded):
         self._part.begin_load(what)
         try:
             loaded = load()
-        except BaseException:  # nothing has changed, or the engine refuses all of its values
+        except Error:  # nothing has changed, or the engine refuses all of its values
             self._part.mixed = before
             raise
         self._offload.all_loaded()
@@ -203,6 +204,7 @@ class OfModel(Offloaded):
         trainer_state of rank 0."""
         self._offload.require_none_in_use("save_checkpoint()")
         self._offload.require_no_gradients("save_checkpoint()")  # it would lose them
+        self._part.refuse_mixed("saved")
         own = _trainer_state.of(self._offload.model, self.param_groups)
         self._part.save_checkpoint(directory, _trainer_state.wrapped(own, trainer_state))
 
@@ -218,11 +220,22 @@ class OfModel(Offloaded):
     def load_checkpoint_parts(self, directory: Any) -> tuple[Optional[dict], bytes]:
         """Returns what there was of groups and buffers, and the trainer_state."""
         self._offload.require_no_gradients("load_checkpoint()")
-        self._refuse_another(_trainer_state.in_checkpoint(directory)[0], directory)
+        self._refuse_together(directory)
         with self._offload.unbound():
             loaded = unbroken(lambda: self._load_whole(directory))
         self._offload.bind_kept()
         return loaded
+
+    def _refuse_together(self, directory: Any) -> None:
+        """Before a load, which all ranks make or none."""
+        error: Optional[Exception] = None
+        try:
+            self._refuse_another(_trainer_state.in_checkpoint(directory)[0], directory)
+        except Error as found:
+            error = found
+        self._offload.ranks.refuse_together(f"load_checkpoint({os.fspath(directory)!r})", error)
+        if error is not None:
+            raise error
 
     def _refuse_another(self, own: Optional[dict], directory: Any) -> None:
         if own is not None:
@@ -237,6 +250,7 @@ class OfModel(Offloaded):
         if own is not None:
             _trainer_state.take(own, self._offload.model, self.param_groups)
         self._part.mixed = None
+        self.state.clear()  # those of step 0 are not shown
         self._show_steps(list(self._part_of))
         return own, given
 

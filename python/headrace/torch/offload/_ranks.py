@@ -111,15 +111,25 @@ class Ranks:
 
     def end_change(self, what: str, error: Optional[BaseException]) -> None:
         """Where it ends, also by an exception: raises on the other ranks if it does on one."""
+        failed = self._first_failure(error)
+        if failed is not None and error is None:
+            raise WrongState(f"rank {failed[0]} ended the change of {what} by an exception "
+                             f"({failed[1]}); no rank changed anything. Let all ranks change the "
+                             "same values.")
+
+    def refuse_together(self, call: str, error: Optional[BaseException]) -> None:
+        """Before a call that all ranks make: raises on the others if one refuses it."""
+        failed = self._first_failure(error) if self.several else None
+        if failed is not None and error is None:
+            raise WrongState(f"{call}: rank {failed[0]} refused it ({failed[1]}); no rank did "
+                             "anything. Mend what that rank says.")
+
+    def _first_failure(self, error: Optional[BaseException]) -> Optional[tuple[int, str]]:
         text = "" if error is None else _cause(error)
         told = [_TOLD.unpack(one) for one in self._exchanged(
             _TOLD.pack(error is not None, text.encode()[:400]))]
-        for rank, (failed, cause) in enumerate(told):
-            if failed and error is None:
-                words = cause.rstrip(b"\0").decode("utf-8", "replace")
-                raise WrongState(f"rank {rank} ended the change of {what} by an exception "
-                                 f"({words}); no rank changed anything. Let all ranks change the "
-                                 "same values.")
+        return next(((rank, cause.rstrip(b"\0").decode("utf-8", "replace"))
+                     for rank, (failed, cause) in enumerate(told) if failed), None)
 
     def refuse_unknown(self, rank: Optional[int]) -> None:
         if self.several and rank is not None and rank not in range(self.world_size):

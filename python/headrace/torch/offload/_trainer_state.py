@@ -62,8 +62,11 @@ def unpacked(blob: bytes) -> Any:
 
 
 def wrapped(own: dict, given: bytes) -> bytes:
-    part = packed(own)
-    return _HEADER.pack(_MAGIC, _VERSION, len(part)) + part + bytes(given)
+    packed({key: value for key, value in own.items() if key != "buffers"})  # are data in any case
+    out = io.BytesIO()
+    torch.save(own, out)
+    part = out.getbuffer()
+    return b"".join((_HEADER.pack(_MAGIC, _VERSION, part.nbytes), part, given))
 
 
 def unwrapped(blob: bytes, directory: Any) -> tuple[Optional[dict], bytes]:
@@ -119,8 +122,12 @@ def _plain(value: Any) -> Any:
     """Numbers of numpy, which schedules compute, as Python's: they have the same bits."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+    if type(value) in (list, tuple):
         return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {key: _plain(one) for key, one in value.items()}
+    if type(value).__module__ == "numpy" and getattr(value, "dtype", None) == bool:
+        return bool(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) \
@@ -176,7 +183,9 @@ def _words(form: Optional[tuple]) -> str:
 def take(own: dict, model: torch.nn.Module, groups: list) -> None:
     with torch.no_grad():
         for name, buffer in _buffers(model):
-            buffer.copy_(own["buffers"][name])
+            saved = own["buffers"][name].to(buffer.device)
+            if not torch.equal(buffer, saved):  # an expanded one cannot be written
+                buffer.copy_(saved)
     for group, saved in zip(groups, own["param_groups"]):
         group.update({key: _as_here(value, group.get(key)) for key, value in saved.items()
                       if key not in _OF_TORCH})
