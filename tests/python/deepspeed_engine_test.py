@@ -96,7 +96,7 @@ class Training(Engines):
         self.assert_same(self.weights(on_drive), self.weights(in_memory))
 
         model, plain = model_of().to(DEVICE), []
-        optimizer = headrace.torch.AdamW(model.parameters(), lr=1e-2)
+        optimizer = headrace.torch.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
         rate = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5, total_iters=3)
         for number in range(8):
             loss = (model(batch_of(number)) - 1).pow(2).mean()
@@ -139,7 +139,8 @@ class Training(Engines):
                 self.assertRegex(line, "^gradient_clipping is not given: 1.0 holds")
 
     def test_takes_constants_that_say_what_it_does_anyway(self):
-        params = {"lr": 1e-2, "torch_adam": True, "bias_correction": True, "fused": True}
+        params = {"lr": 1e-2, "weight_decay": 0.0, "torch_adam": True, "bias_correction": True,
+                  "fused": True}
         with self.assertLogs("headrace", "WARNING") as logged:
             engine = self.engine(config={"optimizer": {"type": "AdamW", "params": params}})
         self.assertRegex(logged.output[0], "no effect here: optimizer.params.fused = true")
