@@ -580,8 +580,31 @@ class Checkpoints(Engines):
             engine.load_checkpoint(run)
         engine.save_checkpoint(run, tag="last")
         self.assertEqual(sorted(os.listdir(run)), ["last", "last.new", "last.old", "latest"])
-        with self.assertRaisesRegex(ValueError, "nothing was saved. Give another tag"):
-            engine.save_checkpoint(run, tag=".headrace-old-last")
+        pathlib.Path(run, "note").write_text("the user's", encoding="utf-8")
+        os.symlink(self.folder, run + "/link")
+        before = sorted(os.listdir(run))
+        for tag in (".headrace-old-last", "", ".", "..", "a/../..", "/tmp/a", " a", "latest",
+                    "note", "link"):
+            with self.assertRaisesRegex(ValueError, "nothing was saved. Give another tag"):
+                engine.save_checkpoint(run, tag=tag)
+        self.assertEqual(sorted(os.listdir(run)), before)
+
+    def test_leave_files_of_the_user_in_their_folder(self):
+        engine, run = self.engine(), self.folder + "/run"
+        self.train(engine, range(2))
+        os.makedirs(run + "/one")
+        for _ in range(2):
+            pathlib.Path(run, "one", "tokenizer.json").write_text("{}", encoding="utf-8")
+            engine.save_checkpoint(run, tag="one")
+            self.assertTrue(os.path.exists(run + "/one/tokenizer.json"))
+        self.engine().load_checkpoint(run)
+
+    def test_of_an_offloaded_model_with_bytes_of_its_program_have_no_state_of_a_loop(self):
+        engine = self.engine()
+        engine.optimizer.save_checkpoint(self.folder + "/alone", b"of the program")
+        with self.assertLogs("headrace.deepspeed", "WARNING") as logged:
+            engine.load_checkpoint(self.folder, tag="alone")
+        self.assertIn("no state of a loop", logged.output[0])
 
     def test_with_a_file_of_another_run_are_refused_with_both_named(self):
         run = self.folder + "/run"

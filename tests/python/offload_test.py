@@ -2028,6 +2028,26 @@ class Saved(Case):
         self.assertEqual(optimizer.state_dict()["state"], {})  # of step 0
         self.assertEqual(self.train(model, optimizer), expected)
 
+    def test_keep_each_bit_of_buffers_or_refuse_them_by_name(self):
+        model = net_of()
+        model.register_buffer("zero", torch.zeros(2))
+        model.register_buffer("wide", torch.ones(1).expand(3))
+        model, optimizer = self.offload(model)
+        model.zero.neg_()
+        optimizer.save_checkpoint(self.folder + "/one")
+        model.zero.zero_()
+        optimizer.load_checkpoint(self.folder + "/one")
+        self.assertTrue(torch.signbit(model.zero).all())
+        model.wide = torch.zeros(1).expand(3)
+        with self.assertRaisesRegex(ValueError, "buffer 'wide'.*nothing was loaded"):
+            optimizer.load_checkpoint(self.folder + "/one")
+        model.wide = torch.zeros(3, device="meta")
+        with self.assertRaisesRegex(ValueError, "buffer 'wide'.*nothing was saved"):
+            optimizer.save_checkpoint(self.folder + "/two")
+        with self.assertRaisesRegex(ValueError, "trainer_state is a str; nothing was saved"):
+            optimizer.save_checkpoint(self.folder + "/two", "text")
+        self.assertFalse(os.path.exists(self.folder + "/two"))
+
     def test_that_python_ends_in_the_middle_are_neither_trained_nor_saved(self):
         model, optimizer = self.offload(net_of())
         optimizer.save_checkpoint(self.folder + "/one")
@@ -2036,11 +2056,9 @@ class Saved(Case):
                                         side_effect=MemoryError):
             with self.assertRaises(MemoryError):
                 optimizer.load_checkpoint(self.folder + "/one")
-        loss_of(model).backward()
-        for use in (optimizer.step, optimizer.state_dict):
+        for use in (lambda: loss_of(model), model.state_dict, optimizer.state_dict):
             with self.assertRaisesRegex(headrace.WrongState, "ended in the middle"):
                 use()
-        optimizer.zero_grad()
         with self.assertRaisesRegex(headrace.WrongState, "ended in the middle.*nothing was saved"):
             optimizer.save_checkpoint(self.folder + "/two")
         self.assertFalse(os.path.exists(self.folder + "/two"))

@@ -14,34 +14,55 @@ import shutil
 from typing import Any, Callable, Optional
 
 from .. import _c
-from .._errors import ArgumentError, NoSuchFile
+from .._errors import ArgumentError, Error, NoSuchFile
 from ..torch.offload import _trainer_state
 from ..torch.offload._ranks import Ranks
 
 _LATEST = "latest"
 _OURS = ".headrace-"  # begins the names of folders that only this file makes and removes
+_OF_A_CHECKPOINT = ("manifest.json", "trainer_state.bin", "model.safetensors.index.json")
 
 
-def unpacked(given: bytes) -> Optional[dict]:
-    """None: the checkpoint was made by another program, such as `headrace checkpoint convert`."""
-    return _trainer_state.unpacked(given) if given else None
+def loop_state_of(given: bytes) -> Optional[dict]:
+    """None: the bytes are another program's, such as of offload() or `headrace checkpoint
+    convert`."""
+    try:
+        state = _trainer_state.unpacked(given)
+    except Exception:  # torch.load() raises what it likes for other bytes
+        return None
+    return state if isinstance(state, dict) and "micro_steps" in state else None
 
 
 def own_state_in(folder: pathlib.Path) -> Optional[dict]:
     """To be looked at before a load, which verifies it. None: it has none, or cannot be read."""
     try:
-        return unpacked(_trainer_state.in_checkpoint(folder)[1])
-    except Exception:
+        return loop_state_of(_trainer_state.in_checkpoint(folder)[1])
+    except Error:
         return None
+
+
+def _folder_of(directory: Any, tag: Any) -> pathlib.Path:
+    """A folder of the tag's own, below the directory."""
+    text = str(tag)
+    parts = pathlib.PurePath(text).parts
+    folder = pathlib.Path(directory, text)
+    why = None
+    if not parts or ".." in parts or pathlib.PurePath(text).is_absolute() or text != text.strip() \
+            or folder.name == _LATEST:
+        why = f"is no name of a folder of its own below {directory}"
+    elif folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        why = f"is a file or link in {directory}, which stays"
+    elif folder.name.startswith(_OURS):
+        why = "begins as the folders in which headrace replaces a checkpoint, which it removes"
+    if why is not None:
+        raise ArgumentError(f"the tag '{tag}' {why}; nothing was saved. Give another tag.")
+    return folder
 
 
 def save_to(directory: Any, tag: Any, ranks: Ranks, save: Callable[[pathlib.Path], None]) -> None:
     """A tag that is there is replaced once the new one is whole: at any moment one of them is, and
     folder_to_load() finds it. All ranks save; rank 0 makes and names the folders."""
-    folder = pathlib.Path(directory, str(tag))
-    if folder.name.startswith(_OURS):
-        raise ArgumentError(f"the tag '{tag}' begins as the folders in which headrace replaces a "
-                            "checkpoint, which it removes; nothing was saved. Give another tag.")
+    folder = _folder_of(directory, tag)
     os.makedirs(folder.parent, exist_ok=True)
     new, old = _beside(folder)
     if ranks.rank == 0:
@@ -68,6 +89,10 @@ def _finish_replacing(folder: pathlib.Path) -> None:
         return
     if not folder.exists() and new.is_dir():
         os.rename(new, folder)
+    for entry in list(os.scandir(old)) if folder.is_dir() else []:
+        if entry.name not in _OF_A_CHECKPOINT and not entry.name.endswith(".safetensors") \
+                and not (folder / entry.name).exists():
+            os.rename(entry.path, folder / entry.name)  # the program's
     shutil.rmtree(old)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 
 from .._errors import ArgumentError, Unsupported, WrongState
+from .._library import unbroken
 from ..torch.offload import _trainer_state
 from ..torch.offload._ranks import Ranks
 from . import _checkpoints
@@ -211,14 +212,17 @@ class Engine(Questions, torch.nn.Module):
                          load_dir)
             return None, None
         self._refuse_another_loop(_checkpoints.own_state_in(folder), folder)
+        return unbroken(lambda: self._load_from(folder, load_lr_scheduler_states))
+
+    def _load_from(self, folder: Any, with_schedule: bool) -> tuple:
         of_model, given = self.optimizer.load_checkpoint_parts(folder)
-        state = _checkpoints.unpacked(given)
+        state = _checkpoints.loop_state_of(given)
         if state is None:
             _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "
                          "counters and schedule are as they were%s", folder,
                          ", and so are rates and buffers" if of_model is None else "")
             return str(folder), {}
-        return str(folder), self._take_own_state(state, load_lr_scheduler_states)
+        return str(folder), self._take_own_state(state, with_schedule)
 
     def _own_state(self, client_state: dict) -> dict:
         schedule = getattr(self.lr_scheduler, "state_dict", None)

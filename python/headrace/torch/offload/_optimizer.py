@@ -192,6 +192,12 @@ class OfModel(Offloaded):
         except Error:  # nothing has changed, or the engine refuses all of its values
             self._part.mixed = before
             raise
+        except BaseException:  # such as of a signal's handler, between two calls of the library
+            with contextlib.suppress(Error):
+                for group in self._offload.groups:
+                    self._part.engine.mark_written(group.group, "a load ended in the middle, so "
+                                                   "weights may be of two runs; load a whole state")
+            raise
         self._offload.all_loaded()
         return loaded
 
@@ -205,6 +211,9 @@ class OfModel(Offloaded):
         self._offload.require_none_in_use("save_checkpoint()")
         self._offload.require_no_gradients("save_checkpoint()")  # it would lose them
         self._part.refuse_mixed("saved")
+        if not isinstance(trainer_state, (bytes, bytearray, memoryview)):
+            raise ArgumentError(f"trainer_state is a {type(trainer_state).__name__}; nothing was "
+                                "saved. Give bytes, such as of json.dumps(...).encode().")
         own = _trainer_state.of(self._offload.model, self.param_groups)
         self._part.save_checkpoint(directory, _trainer_state.wrapped(own, trainer_state))
 
@@ -231,7 +240,7 @@ class OfModel(Offloaded):
         error: Optional[Exception] = None
         try:
             self._refuse_another(_trainer_state.in_checkpoint(directory)[0], directory)
-        except Error as found:
+        except Exception as found:
             error = found
         self._offload.ranks.refuse_together(f"load_checkpoint({os.fspath(directory)!r})", error)
         if error is not None:

@@ -76,7 +76,7 @@ def unwrapped(blob: bytes, directory: Any) -> tuple[Optional[dict], bytes]:
     try:
         _, version, size_bytes = _HEADER.unpack_from(blob)
         end = _HEADER.size + size_bytes
-        own = unpacked(blob[_HEADER.size:end]) if version == _VERSION else {}
+        own = _checked(unpacked(blob[_HEADER.size:end])) if version == _VERSION else {}
     except Exception as error:  # whatever damaged bytes make of torch.load()
         raise Corrupt(f"{directory}: the param_groups and buffers in trainer_state.bin cannot be "
                       "read; nothing was loaded. Look for damage: headrace checkpoint verify.") \
@@ -86,6 +86,13 @@ def unwrapped(blob: bytes, directory: Any) -> tuple[Optional[dict], bytes]:
                           f"headrace reads {_VERSION}; nothing was loaded. Install the newer "
                           "headrace.")
     return own, blob[end:]
+
+
+def _checked(own: dict) -> dict:
+    for key, kind in (("param_groups", list), ("members", list), ("buffers", dict)):
+        if not isinstance(own[key], kind):
+            raise TypeError(key)
+    return own
 
 
 def in_checkpoint(directory: Any) -> tuple[Optional[dict], bytes]:
@@ -108,6 +115,13 @@ def folder_of(directory: Any) -> pathlib.Path:
 
 # ---- what it holds ----
 def of(model: torch.nn.Module, groups: list) -> dict:
+    for name, buffer in _buffers(model):
+        if type(buffer) not in (torch.Tensor, torch.nn.Buffer) or buffer.layout != torch.strided \
+                or buffer.is_meta:
+            raise ArgumentError(f"the buffer '{name}' is a {type(buffer).__name__} of layout "
+                                f"{buffer.layout} on {buffer.device}, which a checkpoint cannot "
+                                "hold; nothing was saved. Register it with persistent=False, and "
+                                "save it yourself.")
     count = itertools.count()
     return {"param_groups": [{**{key: _plain(value) for key, value in group.items()
                                  if key != "params"},
@@ -148,11 +162,21 @@ def _buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
+def _is_expanded(buffer: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape))
+
+
 def refuse_another(own: dict, model: torch.nn.Module, groups: list, directory: Any) -> None:
     """Before anything is loaded. The engine compares the parameters."""
     _refuse_other_groups(own["members"], _members(model, groups), directory)
     here = {name: (buffer.shape, buffer.dtype) for name, buffer in _buffers(model)}
     there = {name: (buffer.shape, buffer.dtype) for name, buffer in own["buffers"].items()}
+    for name, buffer in _buffers(model):
+        if _is_expanded(buffer) and name in there and here[name] == there[name] \
+                and not torch.equal(buffer.cpu(), own["buffers"][name]):
+            raise ArgumentError(f"the buffer '{name}' has elements that share memory, and other "
+                                f"values in {directory}; nothing was loaded. Give it memory of "
+                                "its own: buffer.clone().")
     for name in sorted(here.keys() | there.keys()):
         if here.get(name) != there.get(name):
             raise ArgumentError(
@@ -183,9 +207,8 @@ def _words(form: Optional[tuple]) -> str:
 def take(own: dict, model: torch.nn.Module, groups: list) -> None:
     with torch.no_grad():
         for name, buffer in _buffers(model):
-            saved = own["buffers"][name].to(buffer.device)
-            if not torch.equal(buffer, saved):  # an expanded one cannot be written
-                buffer.copy_(saved)
+            if not _is_expanded(buffer):  # else it has these values already
+                buffer.copy_(own["buffers"][name])
     for group, saved in zip(groups, own["param_groups"]):
         group.update({key: _as_here(value, group.get(key)) for key, value in saved.items()
                       if key not in _OF_TORCH})
