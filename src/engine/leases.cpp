@@ -14,9 +14,9 @@ Leases::Leases(const Parts& parts)
       waits_(p_.registry.groups().size()),
       packed_(p_.plan, p_.device) {
   give_.reserve(p_.partition.world_size);
-  taken_.reserve(p_.partition.world_size);
-  take_.leases = this;
-  take_.run = [](async::Work* work) noexcept { static_cast<Take*>(work)->leases->run_take(); };
+  take_.reserve(p_.partition.world_size);
+  taking_.leases = this;
+  taking_.run = [](async::Work* work) noexcept { static_cast<Take*>(work)->leases->run_take(); };
   if (ranks::SequenceRunner* const runner = p_.gradients.runner()) runner->use_slots(*this);
 }
 
@@ -106,16 +106,16 @@ void Leases::meet_and_join(const Gathered& lease) {
 }
 
 void Leases::start_to_take(GroupId group, Taker& taker) noexcept {
-  take_.group = group;
-  take_.taker = &taker;
-  p_.calls.post(take_);
+  taking_.group = group;
+  taking_.taker = &taker;
+  p_.calls.post(taking_);
 }
 
 void Leases::run_take() noexcept {
   try {
-    p_.gather_slots.run_until_drained(take(take_.group));
+    p_.gather_slots.run_until_drained(take(taking_.group));
   } catch (const std::exception&) {  // no memory for it
-    take_.taker->taken(std::nullopt);
+    taking_.taker->taken(std::nullopt);
   }
 }
 
@@ -126,7 +126,7 @@ async::Task<> Leases::take(GroupId group) {
   } catch (const std::exception&) {
     // The trainer's own gather finds it again, and throws it.
   }
-  take_.taker->taken(slot);
+  taking_.taker->taken(slot);
 }
 
 ranks::Join Leases::lacks(std::uint32_t slot) const noexcept {
@@ -198,13 +198,13 @@ void Leases::spread_to_nodes(const partition::Section& section, GroupId group,
                              const SpanOf& span_of, Stream stream) {
   const std::uint32_t world = p_.partition.world_size, own = p_.partition.rank;
   give_.assign(world, {});
-  taken_.assign(world, {});
+  take_.assign(world, {});
   for (std::uint32_t r = 0; r < world; ++r) {
     if (keeps(r, own)) give_[r] = span_of(p_.partition.shard_of(section, own));
-    if (keeps(own, r)) taken_[r] = span_of(p_.partition.shard_of(section, r));
+    if (keeps(own, r)) take_[r] = span_of(p_.partition.shard_of(section, r));
   }
   p_.ranks.collective().all_to_all_v(
-      p_.ranks.next("gather across nodes of ", group), stream, give_, taken_,
+      p_.ranks.next("gather across nodes of ", group), stream, give_, take_,
       p_.plan.wire.parameter_bytes(section, p_.partition.largest_shard_elements(section)));
 }
 
@@ -216,14 +216,14 @@ void Leases::join_within_node(const partition::Section& section, GroupId group,
   const DeviceSpan own = span_of(p_.partition.node_shard(section, index, node_ranks));
   std::uint64_t largest = 0;
   give_.assign(p_.partition.world_size, {});
-  taken_.assign(p_.partition.world_size, {});
+  take_.assign(p_.partition.world_size, {});
   for (std::uint32_t i = 0; i < node_ranks; ++i) {
     give_[first + i] = own;
-    taken_[first + i] = span_of(p_.partition.node_shard(section, i, node_ranks));
-    largest = std::max<std::uint64_t>(largest, taken_[first + i].size_bytes);
+    take_[first + i] = span_of(p_.partition.node_shard(section, i, node_ranks));
+    largest = std::max<std::uint64_t>(largest, take_[first + i].size_bytes);
   }
   p_.ranks.collective().all_to_all_v(p_.ranks.next("gather within nodes of ", group), stream, give_,
-                                     taken_, largest);
+                                     take_, largest);
 }
 
 void Leases::give_back(std::uint32_t slot, Stream stream) noexcept {

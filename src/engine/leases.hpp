@@ -101,10 +101,10 @@ class Leases final : public ranks::JoinSlots {
   const Parts p_;
   // Per group, the number of leases: of resident bytes, and of slots.
   std::vector<std::atomic<std::uint32_t>> in_place_, in_slots_;
-  std::vector<Wait> waits_;               // per group
-  std::vector<DeviceSpan> give_, taken_;  // of one call; of the thread that joins, as the next
+  std::vector<Wait> waits_;              // per group
+  std::vector<DeviceSpan> give_, take_;  // of one call; of the thread that joins, as the next
   tiles::PackedSection packed_;
-  Take take_;  // the one under way
+  Take taking_;  // the one under way
   std::atomic<std::uint64_t> gathers_{0}, gathers_in_place_{0};
 };
 }  // namespace headrace::engine

@@ -208,14 +208,18 @@ bool RankCalls::alike(const Said& a, const Said& b) noexcept {
   return a.kind == b.kind && a.group == b.group && a.position == b.position;
 }
 
+void RankCalls::end_all(const std::string& why) {
+  collective_.abort(why);
+  throw Error(Code::kPeerLost, why);
+}
+
 void RankCalls::refuse_order(std::uint32_t rank) {
   const std::string text = "rank " + std::to_string(rank) +
                            " follows another order than rank 0 behind " + text_of(said(0)) +
                            ": nothing was carried out, and no further call will be. All ranks "
                            "derive the same order, so this is a bug in Headrace; set "
                            "headrace.rank_agreement to \"each\", and report it";
-  collective_.abort(text);
-  throw Error(Code::kPeerLost, text);
+  end_all(text);
 }
 
 void RankCalls::refuse(std::uint32_t rank, std::uint32_t other) {
@@ -226,7 +230,6 @@ void RankCalls::refuse(std::uint32_t rank, std::uint32_t other) {
                            called(std::min(rank, other)) +
                            ": neither was carried out, and no further call will be; make the same "
                            "calls in the same order on every rank";
-  collective_.abort(text);
-  throw Error(Code::kPeerLost, text);
+  end_all(text);
 }
 }  // namespace headrace::ranks

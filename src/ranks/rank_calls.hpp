@@ -196,6 +196,7 @@ class RankCalls {
   [[noreturn]] void refuse(std::uint32_t rank, std::uint32_t other);
   [[noreturn]] void refuse_terms(const StepTerms& mine);
   [[noreturn]] void refuse_order(std::uint32_t rank);
+  [[noreturn]] void end_all(const std::string& why);
   std::uint64_t terms_hash(const StepTerms& terms) const;
   std::uint64_t update_hash(ParameterId id) const;
   // `mine` has the same length on every rank.

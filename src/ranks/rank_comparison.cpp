@@ -200,8 +200,7 @@ void RankCalls::refuse_terms(const StepTerms& mine) {
   const std::string text = difference_in_terms(mine) +
                            ": no rank updated anything, and no further call will be carried out; "
                            "make the same changes on every rank, between the same steps";
-  collective_.abort(text);
-  throw Error(Code::kPeerLost, text);
+  end_all(text);
 }
 
 void RankCalls::compare_registration(const std::string& settings) {

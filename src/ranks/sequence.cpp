@@ -2,7 +2,10 @@
 #include "ranks/sequence.hpp"
 
 #include <algorithm>
+#include <array>
 #include <span>
+
+#include "kernels/hash.hpp"
 
 namespace headrace::ranks {
 namespace {
@@ -52,11 +55,10 @@ void Sequence::make(const StepRecord& record, std::uint32_t ahead, std::uint32_t
 
 std::uint64_t Sequence::hash(std::size_t first, std::size_t entries) const noexcept {
   std::uint64_t hash = 0;
-  const auto add = [&](std::uint64_t value) { hash = (hash ^ value) * 0x9e3779b97f4a7c15U; };
   for (const Entry& entry :
        std::span(entries_).subspan(first, std::min(entries, entries_.size() - first))) {
-    add(std::uint64_t{entry.at} << 32 | entry.group.index);
-    add(static_cast<std::uint64_t>(entry.kind) + 1);
+    const std::array words{entry.at, entry.group.index, static_cast<std::uint32_t>(entry.kind)};
+    hash = kernels::xxh3_64(std::as_bytes(std::span(words)), hash);
   }
   return hash;
 }

@@ -54,8 +54,8 @@ class JoinSlots {
   class Taker {
    public:
     virtual ~Taker() = default;
-    // No value: there is none for now, for whatever cause. The trainer's own gather finds it again,
-    // and throws it. Comes from the conductor.
+    // No value: no slot could be had, for whatever cause. The trainer's own gather finds that
+    // again, and throws it. Comes from the conductor.
     virtual void taken(std::optional<std::uint32_t> slot) noexcept = 0;
   };
   virtual ~JoinSlots() = default;

@@ -14,7 +14,7 @@ import shutil
 from typing import Any, Callable, Optional
 
 from .. import _c
-from .._errors import ArgumentError, Error, NoSuchFile
+from .._errors import ArgumentError, NoSuchFile
 from ..torch.offload import _trainer_state
 from ..torch.offload._ranks import Ranks
 
@@ -31,14 +31,6 @@ def loop_state_of(given: bytes) -> Optional[dict]:
     except Exception:  # torch.load() raises what it likes for other bytes
         return None
     return state if isinstance(state, dict) and "micro_steps" in state else None
-
-
-def own_state_in(folder: pathlib.Path) -> Optional[dict]:
-    """To be looked at before a load, which verifies it. None: it has none, or cannot be read."""
-    try:
-        return loop_state_of(_trainer_state.in_checkpoint(folder)[1])
-    except Error:
-        return None
 
 
 def _folder_of(directory: Any, tag: Any) -> pathlib.Path:

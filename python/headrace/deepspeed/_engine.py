@@ -211,11 +211,12 @@ class Engine(Questions, torch.nn.Module):
             _log.warning("there is no 'latest' in %s, and no tag was given: nothing was loaded",
                          load_dir)
             return None, None
-        self._refuse_another_loop(_checkpoints.own_state_in(folder), folder)
         return unbroken(lambda: self._load_from(folder, load_lr_scheduler_states))
 
     def _load_from(self, folder: Any, with_schedule: bool) -> tuple:
-        of_model, given = self.optimizer.load_checkpoint_parts(folder)
+        of_model, given = self.optimizer.load_checkpoint_parts(
+            folder, lambda given: self._refuse_another_loop(
+                _checkpoints.loop_state_of(given), folder))
         state = _checkpoints.loop_state_of(given)
         if state is None:
             _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "

@@ -58,6 +58,11 @@ class Entry(NamedTuple):
         return local(self.parameter.detach())
 
 
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several of its elements are one."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape))
+
+
 def check(entry: Entry) -> None:
     """Raises Unsupported for a parameter that no engine can update."""
     found, parameter = None, entry.values
@@ -67,7 +72,7 @@ def check(entry: Entry) -> None:
         found = f"has the dtype {parameter.dtype}"
     elif parameter.layout != torch.strided or type(parameter) is not torch.Tensor:
         found = f"is a {type(parameter).__name__} of layout {parameter.layout}"
-    elif any(stride == 0 and size > 1 for stride, size in zip(parameter.stride(), parameter.shape)):
+    elif is_expanded(parameter):
         found = "is expanded, so that several of its elements are one"
     if found is not None:
         raise Unsupported(

@@ -226,20 +226,24 @@ class OfModel(Offloaded):
                          "rates, other options and buffers are as they were", directory)
         return given
 
-    def load_checkpoint_parts(self, directory: Any) -> tuple[Optional[dict], bytes]:
-        """Returns what there was of groups and buffers, and the trainer_state."""
+    def load_checkpoint_parts(self, directory: Any, refuse: Callable[[bytes], None] = lambda _: None
+                              ) -> tuple[Optional[dict], bytes]:
+        """Returns what there was of groups and buffers, and the trainer_state. Before the load,
+        refuse() gets that, not yet verified, and may raise."""
         self._offload.require_no_gradients("load_checkpoint()")
-        self._refuse_together(directory)
+        self._refuse_together(directory, refuse)
         with self._offload.unbound():
             loaded = unbroken(lambda: self._load_whole(directory))
         self._offload.bind_kept()
         return loaded
 
-    def _refuse_together(self, directory: Any) -> None:
+    def _refuse_together(self, directory: Any, refuse: Callable[[bytes], None]) -> None:
         """Before a load, which all ranks make or none."""
         error: Optional[Exception] = None
         try:
-            self._refuse_another(_trainer_state.in_checkpoint(directory)[0], directory)
+            own, given = _trainer_state.in_checkpoint(directory)
+            self._refuse_another(own, directory)
+            refuse(given)
         except Exception as found:
             error = found
         self._offload.ranks.refuse_together(f"load_checkpoint({os.fspath(directory)!r})", error)

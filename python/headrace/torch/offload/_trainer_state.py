@@ -18,6 +18,7 @@ from typing import Any, Iterator, Optional
 import torch
 
 from ..._errors import ArgumentError, Corrupt, Unsupported
+from .._part import is_expanded
 from . import _private
 
 _MAGIC = b"headrace.offload"
@@ -162,17 +163,13 @@ def _buffers(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, buffer
 
 
-def _is_expanded(buffer: torch.Tensor) -> bool:
-    return any(stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape))
-
-
 def refuse_another(own: dict, model: torch.nn.Module, groups: list, directory: Any) -> None:
     """Before anything is loaded. The engine compares the parameters."""
     _refuse_other_groups(own["members"], _members(model, groups), directory)
     here = {name: (buffer.shape, buffer.dtype) for name, buffer in _buffers(model)}
     there = {name: (buffer.shape, buffer.dtype) for name, buffer in own["buffers"].items()}
     for name, buffer in _buffers(model):
-        if _is_expanded(buffer) and name in there and here[name] == there[name] \
+        if is_expanded(buffer) and name in there and here[name] == there[name] \
                 and not torch.equal(buffer.cpu(), own["buffers"][name]):
             raise ArgumentError(f"the buffer '{name}' has elements that share memory, and other "
                                 f"values in {directory}; nothing was loaded. Give it memory of "
@@ -207,7 +204,7 @@ def _words(form: Optional[tuple]) -> str:
 def take(own: dict, model: torch.nn.Module, groups: list) -> None:
     with torch.no_grad():
         for name, buffer in _buffers(model):
-            if not _is_expanded(buffer):  # else it has these values already
+            if not is_expanded(buffer):  # else it has these values already
                 buffer.copy_(own["buffers"][name])
     for group, saved in zip(groups, own["param_groups"]):
         group.update({key: _as_here(value, group.get(key)) for key, value in saved.items()
