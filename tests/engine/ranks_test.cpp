@@ -346,9 +346,15 @@ TEST(RanksGather, OfASecondStreamWaitsForTheJoinOnTheFirst) {
 
 // Ranks that follow an order, and end in the middle of it: after an evaluation, or where a trainer
 // gave up. Rank 1 closes while rank 0 makes no call. The next call of rank 0 then names the cause.
+// With nothing ahead: a thread of rank 0 that is yet to join would hear that rank 1 leaves.
 void expect_close_without_the_others(bool interrupted, const std::string& cause) {
   std::atomic<bool> closed{false};
-  const auto errors = run_ranks(2, HostFlavour::kPrompt, plain, [&](Rank& rank) {
+  const auto nothing_ahead = [](std::uint32_t rank) {
+    Settings settings = plain(rank);
+    settings.ranks_ahead = 0;
+    return settings;
+  };
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, nothing_ahead, [&](Rank& rank) {
     register_model(rank.engine);
     rank.engine.freeze();
     load_all(rank.engine);
