@@ -505,6 +505,27 @@ class Checkpoints(Engines):
         self.assert_same(self.weights(engine), self.weights(other))
         self.assertEqual(other.get_lr(), engine.get_lr())
 
+    def test_of_another_schedule_are_refused_before_anything_is_loaded(self):
+        def scheduled(kind, **options):
+            return self.engine(config={"scheduler": {"type": kind, "params": options}})
+
+        engine = scheduled("LinearLR", start_factor=0.1, total_iters=8)
+        self.train(engine, range(4))
+        engine.save_checkpoint(self.folder + "/run")
+        other = scheduled("StepLR", step_size=1)
+        self.train(other, range(2))
+        before, rate = self.weights(other), other.get_lr()
+        with self.assertRaisesRegex(headrace.ArgumentError,
+                                    "a LinearLR, and that of this run is a StepLR.*"
+                                    "load_lr_scheduler_states=False"):
+            other.load_checkpoint(self.folder + "/run")
+        self.assert_same(before, self.weights(other))
+        self.assertEqual((other.get_lr(), other.global_steps), (rate, 1))
+
+        other.load_checkpoint(self.folder + "/run", load_lr_scheduler_states=False)
+        self.assert_same(self.weights(engine), self.weights(other))
+        self.assertEqual(other.global_steps, 2)
+
     def test_hold_buffers_and_come_under_any_tag(self):
         def with_norm():
             return torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.BatchNorm1d(32))

@@ -216,7 +216,7 @@ class Engine(Questions, torch.nn.Module):
     def _load_from(self, folder: Any, with_schedule: bool) -> tuple:
         of_model, given = self.optimizer.load_checkpoint_parts(
             folder, lambda given: self._refuse_another_loop(
-                _checkpoints.loop_state_of(given), folder))
+                _checkpoints.loop_state_of(given), with_schedule, folder))
         state = _checkpoints.loop_state_of(given)
         if state is None:
             _log.warning("%s has no state of a loop: weights, masters and moments were loaded; "
@@ -225,12 +225,18 @@ class Engine(Questions, torch.nn.Module):
             return str(folder), {}
         return str(folder), self._take_own_state(state, with_schedule)
 
+    def _name_of_schedule(self) -> Optional[str]:
+        """None: there is none that has a state."""
+        has_state = hasattr(self.lr_scheduler, "state_dict")
+        return type(self.lr_scheduler).__name__ if has_state else None
+
     def _own_state(self, client_state: dict) -> dict:
         schedule = getattr(self.lr_scheduler, "state_dict", None)
         return {"client_state": client_state, "micro_steps": self.micro_steps,
                 "global_steps": self.global_steps, "global_samples": self.global_samples,
                 "skipped_steps": self.skipped_steps,
                 "loss_scale": self._loop.loss_scale.state(),
+                "schedule_name": self._name_of_schedule(),
                 "schedule": schedule() if schedule is not None else None}
 
     def _take_own_state(self, state: dict, with_schedule: bool) -> dict:
@@ -244,16 +250,25 @@ class Engine(Questions, torch.nn.Module):
             self.lr_scheduler.load_state_dict(state["schedule"])
         return state["client_state"]
 
-    def _refuse_another_loop(self, state: Optional[dict], folder: Any) -> None:
+    def _refuse_another_loop(self, state: Optional[dict], with_schedule: bool,
+                             folder: Any) -> None:
         """Before anything is loaded."""
         if state is None:
             return
         if "groups" in state:
             _trainer_state.refuse_another(_of_older(state), self.module,
                                           self.optimizer.param_groups, folder)
-        if (state["schedule"] is None) != (getattr(self.lr_scheduler, "state_dict", None) is None):
+        name = self._name_of_schedule()
+        if (state["schedule"] is None) != (name is None):
             _log.warning("%s and this run do not both have a schedule: rates start as the "
                          "checkpoint's groups have them", folder)
+            return
+        saved = state.get("schedule_name", name)  # older checkpoints do not say
+        if with_schedule and saved != name:
+            raise ArgumentError(f"the schedule in {folder} is a {saved}, and that of this run is a "
+                                f"{name}, to which the other's state means nothing; nothing was "
+                                "loaded. Use the same schedule, or start this one anew: "
+                                "load_checkpoint(..., load_lr_scheduler_states=False).")
 
     # ---- life ----
     def compile(self, *arguments: Any, **named: Any) -> None:
