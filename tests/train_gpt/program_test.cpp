@@ -175,7 +175,7 @@ TEST_F(TrainGpt, ShortensOpenMpsWaitsOnSharedCpusAndComputesTheSame) {
   if (!(std::ifstream("/proc/self/schedstat") >> ran) || ran == 0)
     GTEST_SKIP() << "this kernel does not count what threads wait for CPUs";
   const unsigned cpus = std::max(2u, std::thread::hardware_concurrency());
-  const std::vector<std::string> model{"--hidden", "128", "--threads", "2", "--steps", "40"};
+  const std::vector<std::string> model{"--hidden", "128", "--threads", "2", "--steps", "120"};
   const auto short_waits = [](const json& report) {
     return report.at("/lanes/trainer/short_waits_seconds"_json_pointer).get<double>();
   };

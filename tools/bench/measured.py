@@ -128,8 +128,16 @@ def mean(before, after):
     return {key: (before[key] + after[key]) / 2 for key in before}
 
 
-def differ(before, after):
-    return max(abs(before[key] / after[key] - 1) for key in before)
+# How far apart two predictions of a run may be, from the rates before it and after it. If they are
+# further apart, the machine changed meanwhile.
+MOST_APART = 0.10
+
+
+def predictions(predict, before, after):
+    """Of a run between both rates: from their mean, whether it counts, and how far apart."""
+    first, last = predict(before)["step_seconds"], predict(after)["step_seconds"]
+    apart = first / last - 1
+    return predict(mean(before, after)), abs(apart) <= MOST_APART, apart
 
 
 def budget_of(tools, shape, batch, settings, share, rates):

@@ -12,9 +12,9 @@ Each round measures, one after the other and for each number of ranks:
 - the ranks' own arithmetic: as many separate runs of train_gpt at once, all in memory, which share
   the CPUs as ranks do;
 - the world: forward, backward and update of train_gpt on so many ranks.
-The simulation gets the first two, of the arithmetic the mean of before and after. A run between
-those that differ by more than 10 % is discarded and counted. Wants an otherwise idle machine. Ends
-with 1 where a median is off by more than 10 %.
+The simulation gets the first two, of the arithmetic the mean of before and after. A run for which
+both alone would give steps that differ by more than 10 % is discarded and counted. Wants an
+otherwise idle machine. Ends with 1 where a median is off by more than 10 %.
 """
 import argparse
 import json
@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 from against_ranks import end, free_port
-from measured import NVME, ROOT, differ, flops_reached, mean, median
+from measured import NVME, ROOT, flops_reached, median, predictions
 
 SHAPE = {"layers": 8, "hidden": 512, "heads": 8}
 BATCH, SEQUENCE = 4, 128
@@ -159,9 +159,10 @@ class Worlds:
 
 def compared(worlds, ranks, settings, micro_batches, rates, run):
     phases = {key: median(run, key) for key in ("forward_s", "backward_s", "update_s")}
-    step = worlds.simulate(ranks, settings, micro_batches, rates)
+    step, kept, apart = predictions(
+        lambda one: worlds.simulate(ranks, settings, micro_batches, one), *rates)
     return {"measured": sum(phases.values()), "simulated": step["step_seconds"], "phases": phases,
-            "rates": rates, "simulation": step}
+            "rates": rates, "simulation": step, "kept": kept, "apart": apart}
 
 
 def main():
@@ -175,14 +176,14 @@ def main():
                 for name, settings, micro_batches in asked.cases:
                     run = worlds.measure(ranks, settings, micro_batches)
                     after = worlds.arithmetic(ranks)
-                    rates = {**link, **mean(before, after)}
+                    rates = {**link, **before}, {**link, **after}
                     row = compared(worlds, ranks, settings, micro_batches, rates, run)
-                    row["kept"] = differ(before, after) <= 0.10
                     before = after
                     rows.setdefault((ranks, name), []).append(row)
                     print(f"round {number + 1}  {ranks} ranks  {name:24} measured "
-                          f"{row['measured']:.3f} s, simulated {row['simulated']:.3f} s"
-                          f"{'' if row['kept'] else '  discarded'}", file=sys.stderr, flush=True)
+                          f"{row['measured']:.3f} s, simulated {row['simulated']:.3f} s "
+                          f"({row['apart']:+.0%}){'' if row['kept'] else '  discarded'}",
+                          file=sys.stderr, flush=True)
     print(f"{'ranks':>5}  {'case':24} {'measured s':>10} {'simulated / measured':>22}")
     missed = 0
     for (ranks, name), runs in rows.items():
@@ -196,7 +197,8 @@ def main():
         print(f"{ranks:5}  {name:24} {statistics.median(run['measured'] for run in runs):10.3f} "
               f"{middle:10.3f} [{ratios[0]:.3f}, {ratios[-1]:.3f}]")
     discarded = sum(not run["kept"] for runs in rows.values() for run in runs)
-    print(f"{discarded} runs discarded, whose arithmetic before and after differs by over 10 %")
+    print(f"{discarded} runs discarded, whose steps by the arithmetic before and after differ by "
+          "over 10 %")
     if asked.json:
         asked.json.write_text(json.dumps({"schema_version": 1, "rows": [
             {"ranks": ranks, "case": name, "runs": runs} for (ranks, name), runs in rows.items()]},

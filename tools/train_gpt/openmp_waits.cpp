@@ -20,10 +20,12 @@
 
 namespace train_gpt {
 namespace {
-constexpr std::chrono::milliseconds kInterval{100};
-constexpr double kShareThatShortens = 0.05;  // of an interval, waiting for a CPU
-constexpr int kSharedIntervals = 2;          // in a row: a start of threads is not enough
-constexpr int kQuietIntervals = 20;          // before waits are long again
+constexpr std::chrono::milliseconds kInterval{500};
+// Of an interval, waiting for a CPU. A busy neighbour takes 0.3 or more. The engine's own update
+// workers take up to 0.1, and there long waits are faster.
+constexpr double kShareThatShortens = 0.15;
+constexpr int kSharedIntervals = 2;  // in a row: a start of threads is not enough
+constexpr int kQuietIntervals = 4;   // before waits are long again
 
 // A symbol of libgomp, which LibTorch brings; null in any other OpenMP.
 void* find_in_libgomp(const char* name) {

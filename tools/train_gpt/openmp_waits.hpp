@@ -2,11 +2,11 @@
 // openmp_waits.hpp: threads of LibTorch that do not spin on CPUs that others want.
 //
 // libgomp's threads spin for milliseconds before they sleep. That is fastest where each has a CPU
-// of its own. Where another process, or this engine's update workers, has taken the CPU of one of
-// them, the others burn theirs while they wait for it. libgomp itself spins 100 turns instead of
-// 300,000 once it has more threads than CPUs (its manual, GOMP_SPINCOUNT), so while the calling
-// thread is kept waiting for a CPU, some more threads exist, which sleep. LibTorch's own keep their
-// number, so results keep their bits.
+// of its own, also beside this engine's update workers, which need one for short times. Where
+// another process has taken the CPU of one of them, the others burn theirs while they wait for it.
+// libgomp itself spins 100 turns instead of 300,000 once it has more threads than CPUs (its manual,
+// GOMP_SPINCOUNT), so while the calling thread is kept waiting for a CPU, some more threads exist,
+// which sleep. LibTorch's own keep their number, so results keep their bits.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace train_gpt {
 // address space is limited (ulimit -v), OpenMP is not libgomp, or the kernel does not count what a
 // thread waits for its CPU (/proc/<pid>/task/<tid>/schedstat).
 //
-// Threads: made and ended by the one that computes; another looks at its waits 10 times a second.
+// Threads: made and ended by the one that computes; another looks at its waits twice a second.
 class OpenMpWaits {
  public:
   //   team_threads   of LibTorch
