@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 
-from measured import NVME, STATE, Tools, add_options, budget_of, median, predictions
+from measured import NVME, STATE, Tools, add_options, budget_of, mean, median, predictions
 
 SMALL = {"layers": 8, "hidden": 384, "heads": 6}
 MIDDLE = {"layers": 16, "hidden": 512, "heads": 8}
@@ -40,6 +40,17 @@ SETTINGS = [
 ]
 
 
+def compared(tools, of_run, rates, run):
+    step, kept, apart = predictions(
+        lambda one: tools.plan(*of_run, one)["prediction_of_one_rank"], *rates)
+    rates = mean(*rates)
+    return {"predicted": step["step_seconds"], "measured": median(run, "seconds"),
+            "planned_bytes": tools.plan(*of_run, rates)["plan_of_one_rank"]["host_bytes"],
+            "held_bytes": run["memory"]["engine_bytes"], "rates": rates, "prediction": step,
+            "kept": kept, "apart": apart,
+            "phases": {key: median(run, key) for key in ("forward_s", "backward_s", "update_s")}}
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     add_options(options, rounds=3)
@@ -59,23 +70,11 @@ def main():
                 last = tools.flops(shape, batch, rough)
                 after = tools.drive_rates()
                 rates = {**before, **update, **first}, {**after, **update, **last}
-
-                def plan(one, of=(shape, batch, chosen)):
-                    return tools.plan(*of, one)
-
-                step, kept, apart = predictions(
-                    lambda one: plan(one)["prediction_of_one_rank"], *rates)
-                row = {"predicted": step["step_seconds"], "measured": median(run, "seconds"),
-                       "planned_bytes": plan(rates[0])["plan_of_one_rank"]["host_bytes"],
-                       "held_bytes": run["memory"]["engine_bytes"], "rates": rates,
-                       "prediction": step, "kept": kept, "apart": apart,
-                       "phases": {key: median(run, key)
-                                  for key in ("forward_s", "backward_s", "update_s")}}
+                row = compared(tools, (shape, batch, chosen), rates, run)
                 print(f"round {number + 1}  {name:28} predicted {row['predicted']:.3f} "
-                      f"({apart:+.0%}) measured {row['measured']:.3f} "
-                      f"{'' if kept else 'discarded'}",
-                      file=sys.stderr, flush=True)
-                discarded += not kept
+                      f"({row['apart']:+.0%}) measured {row['measured']:.3f} "
+                      f"{'' if row['kept'] else 'discarded'}", file=sys.stderr, flush=True)
+                discarded += not row["kept"]
                 rows.setdefault(name, []).append(row)
                 before = after
     print(f"{'setting':28} {'rounds':>6} {'measured s':>10} {'predicted s':>11} {'ratio':>6} "

@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 from against_ranks import end, free_port
-from measured import NVME, ROOT, flops_reached, median, predictions
+from measured import NVME, ROOT, flops_reached, mean, median, predictions
 
 SHAPE = {"layers": 8, "hidden": 512, "heads": 8}
 BATCH, SEQUENCE = 4, 128
@@ -162,7 +162,7 @@ def compared(worlds, ranks, settings, micro_batches, rates, run):
     step, kept, apart = predictions(
         lambda one: worlds.simulate(ranks, settings, micro_batches, one), *rates)
     return {"measured": sum(phases.values()), "simulated": step["step_seconds"], "phases": phases,
-            "rates": rates, "simulation": step, "kept": kept, "apart": apart}
+            "rates": mean(*rates), "simulation": step, "kept": kept, "apart": apart}
 
 
 def main():

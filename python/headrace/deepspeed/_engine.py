@@ -231,13 +231,13 @@ class Engine(Questions, torch.nn.Module):
         return type(self.lr_scheduler).__name__ if has_state else None
 
     def _own_state(self, client_state: dict) -> dict:
-        schedule = getattr(self.lr_scheduler, "state_dict", None)
+        name = self._name_of_schedule()
         return {"client_state": client_state, "micro_steps": self.micro_steps,
                 "global_steps": self.global_steps, "global_samples": self.global_samples,
                 "skipped_steps": self.skipped_steps,
                 "loss_scale": self._loop.loss_scale.state(),
-                "schedule_name": self._name_of_schedule(),
-                "schedule": schedule() if schedule is not None else None}
+                "schedule_name": name,
+                "schedule": self.lr_scheduler.state_dict() if name is not None else None}
 
     def _take_own_state(self, state: dict, with_schedule: bool) -> dict:
         for name in ("micro_steps", "global_steps", "global_samples", "skipped_steps"):
