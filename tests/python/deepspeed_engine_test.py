@@ -526,6 +526,27 @@ class Checkpoints(Engines):
         self.assert_same(self.weights(engine), self.weights(other))
         self.assertEqual(other.global_steps, 2)
 
+    def test_of_a_schedule_are_loaded_beside_one_without_a_state(self):
+        class Halving:
+            def __init__(self, optimizer):
+                self.optimizer = optimizer
+
+            def step(self):
+                for group in self.optimizer.param_groups:
+                    group["lr"] /= 2
+
+        engine = self.engine(config={"scheduler": {"type": "StepLR", "params": {"step_size": 1}}})
+        self.train(engine, range(4))
+        engine.save_checkpoint(self.folder + "/run")
+        other = self.engine(lr_scheduler=Halving)
+        with self.assertLogs("headrace", "WARNING") as logged:
+            other.load_checkpoint(self.folder + "/run")
+        self.assertIn("do not both have a schedule", "".join(logged.output))
+        self.assert_same(self.weights(engine), self.weights(other))
+        self.assertEqual((other.global_steps, other.get_lr()), (2, engine.get_lr()))
+        self.train(other, range(4, 6))
+        self.assertEqual(other.get_lr(), [engine.get_lr()[0] / 2])
+
     def test_hold_buffers_and_come_under_any_tag(self):
         def with_norm():
             return torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.BatchNorm1d(32))

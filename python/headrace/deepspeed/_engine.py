@@ -246,7 +246,7 @@ class Engine(Questions, torch.nn.Module):
         if "groups" in state:  # saved before the optimizer did it
             _trainer_state.take(_of_older(state), self.module, self.optimizer.param_groups)
         self._loop.loss_scale.restore(state.get("loss_scale"))
-        if with_schedule and self.lr_scheduler is not None and state["schedule"] is not None:
+        if with_schedule and self._name_of_schedule() is not None and state["schedule"] is not None:
             self.lr_scheduler.load_state_dict(state["schedule"])
         return state["client_state"]
 
