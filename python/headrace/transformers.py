@@ -9,6 +9,7 @@ several processes, which torchrun or accelerate launch started, each is a rank o
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 from collections.abc import Mapping
@@ -118,14 +119,21 @@ def _check(trainer: Any, *methods: str) -> None:
 @contextlib.contextmanager
 def saved_by_all(one: Any) -> Iterator[None]:
     """Within, state_dict() of a model or an optimizer, which the first rank alone calls, returns
-    what all ranks have joined. Collective."""
-    state = one.state_dict()
-    one.state_dict = functools.partial(_given, state)
+    what all ranks have joined. Collective. Within itself, as where push_to_hub() saves once more,
+    it changes nothing."""
+    of_program = vars(one).get("state_dict")
+    if getattr(of_program, "func", None) is _given:
+        yield
+        return
+    one.state_dict = functools.partial(_given, one.state_dict())
     try:
         yield
     finally:
         del one.state_dict
+        if of_program is not None:
+            one.state_dict = of_program
 
 
 def _given(state: Any, *_arguments: Any, **_named: Any) -> Any:
-    return state
+    """save_pretrained() empties what it gets, and may be called again."""
+    return copy.copy(state)

@@ -368,6 +368,25 @@ class Training(Engines):
             rate.step()
         self.assertEqual(seen, [0.005, 0.005, 0.01, 0.005])
 
+    def test_follows_a_schedule_of_an_optimizer_whose_groups_the_given_one_has(self):
+        for is_given in (False, True):
+            model = model_of()
+            first = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=False)
+            rate = torch.optim.lr_scheduler.LambdaLR(first, lambda step: step / 4)
+            given = torch.optim.AdamW(first.param_groups)  # as Accelerate makes another kind
+            engine = self.engine(model, optimizer=given, lr_scheduler=rate if is_given else None)
+            before = self.weights(engine)
+            self.train(engine, range(2))
+            self.assert_same(before, self.weights(engine))  # the rate was 0
+            engine.optimizer.load_state_dict(engine.optimizer.state_dict())
+            if not is_given:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # torch's: first.step() was not called
+                    rate.step()
+            self.assertEqual(engine.optimizer.param_groups[0]["lr"], 2.5e-3)
+            self.train(engine, range(2))
+            self.assertFalse(torch.equal(before["0.0.weight"], self.weights(engine)["0.0.weight"]))
+
     def test_takes_an_adagrad_which_has_state_from_the_start(self):
         model = model_of()
         engine = self.engine(model, optimizer=torch.optim.Adagrad(model.parameters(), lr=1e-2))
@@ -525,6 +544,47 @@ class Checkpoints(Engines):
         other.load_checkpoint(self.folder + "/run", load_lr_scheduler_states=False)
         self.assert_same(self.weights(engine), self.weights(other))
         self.assertEqual(other.global_steps, 2)
+
+    def test_leave_the_rates_of_a_schedule_that_starts_anew(self):
+        rates = torch.optim.lr_scheduler
+        for end, anew in ((lambda made: rates.LambdaLR(made, lambda step: max(0, 1 - step)),
+                           lambda made: rates.StepLR(made, 1, 0.5)),
+                          (lambda made: rates.OneCycleLR(made, 1e-3, 3),
+                           lambda made: rates.OneCycleLR(made, 1e-2, 3)),
+                          (None, lambda made: rates.CosineAnnealingLR(made, 4))):
+            engine = self.engine(lr_scheduler=end, config={"optimizer": {
+                "type": "AdamW", "params": {"lr": 1e-3, "betas": [0.5, 0.6]}}})
+            self.train(engine, range(4))
+            engine.save_checkpoint(self.folder + "/run")
+            runs = []
+            for loads in (False, True):
+                other = self.engine(lr_scheduler=anew)
+                if loads:
+                    with self.assertNoLogs("headrace", "WARNING"):
+                        other.load_checkpoint(self.folder + "/run",
+                                              load_lr_scheduler_states=False)
+                runs.append([])
+                for number in (0, 2):
+                    group = other.optimizer.param_groups[0]
+                    runs[-1].append((group["lr"], group["betas"], other.lr_scheduler.get_last_lr()))
+                    self.train(other, range(number, number + 2))
+            self.assertEqual(*runs)
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "numpy is not installed")
+    def test_of_a_schedule_that_computes_by_numpy_continue_with_the_same_bits(self):
+        import numpy
+
+        def scheduled():
+            return self.engine(lr_scheduler=lambda made: torch.optim.lr_scheduler.LambdaLR(
+                made, lambda step: numpy.float32(1) / numpy.float32(3 + step)))
+
+        engine, other = scheduled(), scheduled()
+        self.train(engine, range(4))
+        engine.save_checkpoint(self.folder + "/run")
+        other.load_checkpoint(self.folder + "/run")
+        self.assertEqual(other.lr_scheduler.get_last_lr(), engine.lr_scheduler.get_last_lr())
+        self.assertEqual(self.train(other, range(4, 8)), self.train(engine, range(4, 8)))
+        self.assertEqual(other.get_lr(), engine.get_lr())
 
     def test_of_a_schedule_are_loaded_beside_one_without_a_state(self):
         class Halving:
@@ -1049,8 +1109,48 @@ TRAINER = textwrap.dedent("""
     """)
 
 
+# A loop with Accelerate, which makes another optimizer of the groups of the program's. Its schedule
+# stays that of the program's.
+ACCELERATE = textwrap.dedent("""
+    import os, sys
+    folder, port = sys.argv[1:3]
+    os.environ.update(DS_ACCELERATOR="cpu", MASTER_ADDR="127.0.0.1", RANK="0", LOCAL_RANK="0",
+                      WORLD_SIZE="1", MASTER_PORT=port, TORCH_EXTENSIONS_DIR=folder + "/ext")
+    import headrace.deepspeed
+    headrace.deepspeed.take_over()
+    import torch
+    from accelerate import Accelerator, DeepSpeedPlugin
+    import deepspeed
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+    at = {"device": "nvme", "nvme_path": folder}
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config={
+        "train_micro_batch_size_per_gpu": 4, "gradient_clipping": 0,
+        "zero_optimization": {"stage": 3, "offload_optimizer": at, "offload_param": at}}))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(step, 2) / 2)
+    model, optimizer, rate = accelerator.prepare(model, optimizer, rate)
+    for _ in range(4):
+        before = model.module.state_dict()["0.weight"].clone()
+        accelerator.backward((model(torch.ones(4, 8)) - 1).pow(2).mean())
+        print(model.get_lr()[0], end=" ")
+        optimizer.step()
+        rate.step()
+        optimizer.zero_grad()
+        print(torch.equal(before, model.module.state_dict()["0.weight"]))
+    """)
+
+
 @unittest.skipUnless(HAS_TRAINER, "deepspeed or transformers is not installed")
 class HuggingFace(Engines):
+    def test_schedule_of_a_loop_with_accelerate_reaches_training(self):
+        done = subprocess.run([sys.executable, "-c", ACCELERATE, self.folder, "29545"], text=True,
+                              capture_output=True, timeout=300, check=False,
+                              env=dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1"))
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertEqual(done.stdout.splitlines()[-4:],
+                         ["0.0 True", "0.005 False", "0.01 False", "0.01 False"])
+
     def run_trainer(self, place, port, ranks=1):
         """What each rank has logged."""
         folder = pathlib.Path(self.folder, f"{place}{ranks}")

@@ -434,9 +434,13 @@ def deepspeed_trains(rank):
     seen = train_engine(rank, engine)
     for _ in range(2):  # the second replaces the first
         engine.save_checkpoint(f"{rank.folder}/run-{rank.ranks}", client_state={"rank": rank.rank})
-    with GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+    apart = torch.nn.Linear(2, 2)  # is not offloaded
+    with GatheredParameters(engine.module.parameters(), modifier_rank=0), \
+            GatheredParameters(apart.parameters(), modifier_rank=0):
+        torch.nn.init.constant_(apart.weight, 1 + rank.rank)
         if rank.rank == 0:
             torch.nn.init.zeros_(engine.module.layers[0].up.bias)
+    seen += apart.weight.tolist()
     seen += train_engine(rank, engine, first=3)
     engine.save_16bit_model(f"{rank.folder}/model-{rank.ranks}")
     saved = torch.load(f"{rank.folder}/model-{rank.ranks}/pytorch_model.bin")

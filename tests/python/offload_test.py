@@ -2,6 +2,7 @@
 """offload_test.py FOLDER [TEST...]: headrace.offload(). FOLDER lies on a drive."""
 import contextlib
 import copy
+import dataclasses
 import functools
 import gc
 import io
@@ -338,6 +339,30 @@ class Training(Case):
         model(x).sum().backward()
         optimizer.step()
         self.assertFalse(torch.equal(model(x), wanted))
+
+    def test_serves_blocks_whose_dataclasses_have_unset_fields(self):
+        @dataclasses.dataclass
+        class Hidden:
+            x: torch.Tensor
+            later: torch.Tensor = dataclasses.field(init=False)
+
+        class Handing(Layer):
+            def forward(self, hidden):
+                return Hidden(super().forward(hidden.x))
+
+        def loss(model, seed):
+            hidden = Hidden(model.embedding(tokens_of(seed)))
+            for layer in model.layers:
+                hidden = layer(hidden)
+            return model.head(hidden.x).square().mean()
+
+        plain, model = net_of(), net_of()
+        for one in (plain, model):
+            one.layers = torch.nn.ModuleList(Handing() for _ in range(LAYERS))
+        model.load_state_dict(plain.state_dict())
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), loss=loss)
+        model, optimizer = self.offload(model)
+        self.assertEqual(self.train(model, optimizer, loss=loss), expected)
 
     def test_serves_forward_passes_of_several_threads(self):
         model, optimizer = self.offload(net_of(), {"headrace": {"prefetch_groups": 8}},
@@ -789,7 +814,9 @@ class Gradients(Case):
                 with self.assertRaisesRegex(FloatingPointError, "layers.2.up.bias"):
                     optimizer.step()
             else:
+                self.assertIs(optimizer.overflow, False)
                 optimizer.step()
+                self.assertIs(optimizer.overflow, True)  # accelerate then keeps the rate
                 self.assertIsNone(model.layers[2].up.bias.grad)
             self.assert_same(values_of(model), before)
 
@@ -1118,6 +1145,21 @@ class Values(Case):
             optimizer.close()
             self.assert_same(kept, net_of().state_dict())
         self.assertEqual(os.listdir(self.folder), [])
+
+    def test_in_state_dict_are_those_of_now_while_they_change(self):
+        model, _ = self.offload(net_of())
+        before = model.state_dict()  # kept: one copy for both names
+        with self.assertRaises(ArithmeticError):
+            with headrace.gathered(model, modify=True):
+                unchanged = model.state_dict()
+                self.assertIs(unchanged["head.weight"], before["embedding.weight"])
+                for value in (2, 3):
+                    model.embedding.weight.data.fill_(value)
+                    within = model.state_dict()
+                    self.assertTrue(within["head.weight"].eq(value).all())
+                    self.assertIs(within["head.weight"], within["embedding.weight"])
+                raise ArithmeticError
+        self.assert_same(model.state_dict(), before)  # and not `within`, which is kept too
 
     def test_are_loaded_as_torch_loads_them(self):
         source = net_of()
@@ -1615,6 +1657,42 @@ class Life(Case):
         with self.assertRaisesRegex(headrace.WrongState, "'layers.1.up.weight' came into"):
             optimizer.step()
 
+    def test_refuses_parameters_outside_of_blocks_that_were_replaced(self):
+        for tie in (lambda model: setattr(model.head, "weight", model.embedding.weight),
+                    lambda model: setattr(model.embedding, "weight", model.head.weight)):
+            model = net_of()
+            model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
+            own = dict(model.named_parameters())
+            model, optimizer = self.offload(model)
+            tie(model)
+            for use in (lambda: loss_of(model), model.state_dict):
+                with self.assertRaisesRegex(headrace.WrongState, "'(head|embedding).weight' is an"
+                                            "other tensor.*neither trained nor saved"):
+                    use()
+            model.head.weight, model.embedding.weight = own["head.weight"], own["embedding.weight"]
+            self.train(model, optimizer)
+        model, _ = self.offload(net_of())
+        model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))  # its second place
+        with self.assertRaisesRegex(headrace.WrongState, "'head.weight' is another"):
+            model.state_dict()
+
+    def test_refuses_parameters_that_are_not_the_models(self):
+        model, loss = net_of(), torch.nn.Linear(WIDTH, 2)
+        before = values_of(model)
+        loss.bias.requires_grad_(False)
+        params = [{"params": model.parameters()}, {"params": loss.parameters()}]
+        named = [*model.named_parameters(), *loss.named_parameters("loss")]
+        for given, name in ((params, r"parameter 0 of param_groups\[1\] of shape \(2, 32\)"),
+                            (named, "'loss.weight'")):
+            params = [{**params[0], "params": model.parameters()}, params[1]]
+            with self.assertRaisesRegex(headrace.ArgumentError, f"^{name} .*no parameter of the "
+                                        "model; the model is as it was. Give it to"):
+                self.offload(model, params=given)
+        self.assert_same(values_of(model), before)
+        loss.requires_grad_(False)
+        loss.empty = torch.nn.Parameter(torch.ones(0))
+        self.train(*self.offload(model, params=[*model.parameters(), *loss.parameters()]))
+
     def test_serves_a_second_thread_between_passes(self):
         plain, seen = net_of(), []
         own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
@@ -2094,6 +2172,72 @@ class State(Case):
                     own.load_state_dict(saved["optimizer"])
                     self.assertEqual(self.train(plain, own), expected[0])
                     self.assert_same(values_of(plain), expected[1])
+
+    def test_of_a_snapshot_has_the_weights_of_now(self):
+        def load(model, values):
+            model.load_state_dict({name: one + 1 for name, one in values.items()})
+
+        def write(model, _values):
+            with headrace.gathered(model.layers[1], modify=True) as layer:
+                layer.up.weight.data.zero_()
+
+        model, optimizer = self.offload(net_of(), snapshots=self.folder + "/snapshots")
+        self.train(model, optimizer)
+        for change in (load, write):
+            before = optimizer.state_dict()
+            self.assertEqual(optimizer.state_dict(), before)
+            change(model, values_of(model))
+            wanted, saved = values_of(model), optimizer.state_dict()
+            self.assertNotEqual(saved, before)
+            other, follower = self.offload(net_of())
+            other.load_state_dict(wanted)
+            follower.load_state_dict(saved)
+            self.assert_same(values_of(other), wanted)
+
+    def test_leaves_the_weights_that_the_program_has_loaded(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            plain = net_of(dtype)
+            own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+            self.train(plain, own)
+            saved, averaged = own.state_dict(), values_of(plain)
+            averaged["layers.1.up.weight"][:9] = 0.5
+            plain.load_state_dict(averaged)
+            expected = self.train(plain, own)
+            model, optimizer = self.offload(net_of(dtype), nvme=self.folder)
+            model.load_state_dict(averaged)
+            optimizer.load_state_dict(saved)
+            self.assert_same(values_of(model), averaged)
+            self.assertEqual(self.train(model, optimizer), expected)
+            self.assert_same(values_of(model), values_of(plain))
+
+    def test_is_loaded_into_the_dicts_that_schedules_have(self):
+        model, optimizer = self.offload(net_of())
+        self.train(model, optimizer)
+        saved = optimizer.state_dict()
+        saved["param_groups"][0].update(lr=0.25, initial_lr=0.5)
+        groups, group = optimizer.param_groups, optimizer.param_groups[0]
+        group["another"] = 1
+        optimizer.load_state_dict(saved)
+        self.assertIs(optimizer.param_groups, groups)
+        self.assertIs(groups[0], group)
+        self.assertEqual(optimizer.state_dict()["param_groups"], saved["param_groups"])
+        group["lr"] = 0.0  # as a schedule does
+        before = values_of(model)
+        self.train(model, optimizer, 1)
+        self.assert_same(values_of(model), before)
+
+    def test_is_what_hooks_make_of_it(self):
+        for snapshots in (None, self.folder + "/snapshots"):
+            model, optimizer = self.offload(net_of(), snapshots=snapshots)
+            self.train(model, optimizer)
+            optimizer.register_state_dict_post_hook(lambda _, state: {"inner": state})
+            wrapped = optimizer.state_dict()
+            self.assertEqual(list(wrapped), ["inner"])
+            other, follower = self.offload(net_of(), snapshots=snapshots)
+            other.load_state_dict(model.state_dict())
+            follower.register_load_state_dict_pre_hook(lambda _, state: state["inner"])
+            follower.load_state_dict(wrapped)
+            self.assertEqual(self.train(other, follower), self.train(model, optimizer))
 
     def test_from_before_the_first_step_begins_anew(self):
         model, optimizer = self.offload(net_of())

@@ -285,6 +285,23 @@ class Rules(Case):
         for one, other in zip(weights_of(model), weights_of(whole)):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6)
 
+    def test_keep_their_maximize_where_a_state_says_nothing(self):
+        """That of older versions of torch and of DeepSpeedCPUAdam."""
+        for rule in (AdamW, Adam, Adagrad, Lion, SGD):
+            for maximize in (False, True):
+                model, other = model_of(), model_of()
+                first, second = (self.made(rule, one.parameters(), lr=1e-2, maximize=maximize)
+                                 for one in (model, other))
+                train(model, first, 2)
+                other.load_state_dict(model.state_dict())
+                state = first.state_dict()
+                for group in state["param_groups"]:
+                    del group["maximize"]
+                second.load_state_dict(state)
+                for one, its in ((model, first), (other, second)):
+                    train(one, its, 2, seed=9)
+                self.assert_same(weights_of(model), weights_of(other))
+
     def test_have_the_same_bits_in_memory_and_on_a_drive(self):
         for rule, options in ((Adam, {}), (Adagrad, {}), (Lion, {"weight_decay": 0.1}), (SGD, {}),
                               (SGD, {"momentum": 0.9})):
@@ -936,6 +953,35 @@ class State(Case):
                 train(one, its, 3, seed=9)
             for one, two in zip(weights_of(model), weights_of(other)):
                 torch.testing.assert_close(one, two, rtol=0, atol=5e-6)
+
+    def test_is_what_hooks_make_of_it(self):
+        model, seen = model_of(), []
+        optimizer = self.adamw(model.parameters())
+        train(model, optimizer, 2)
+        wanted = moments_of(optimizer)
+        wanted[0] += 1
+        optimizer.register_state_dict_pre_hook(lambda its: seen.append(its))
+        optimizer.register_state_dict_post_hook(
+            lambda _, state: state["state"][0].update(exp_avg=state["state"][0]["exp_avg"] + 1))
+        optimizer.register_state_dict_post_hook(lambda _, state: {"inner": state})
+        saved = optimizer.state_dict()
+        self.assertEqual((seen, list(saved)), ([optimizer], ["inner"]))
+
+        def unwrap(_, state):
+            seen.append("before")
+            return state["inner"]
+
+        follower = self.adamw(model_of().parameters())
+        follower.register_load_state_dict_pre_hook(unwrap)
+        handle = follower.register_load_state_dict_post_hook(
+            lambda its: seen.append(len(its.state)))
+        follower.load_state_dict(saved)
+        self.assertEqual(seen[1:], ["before", 4])
+        self.assertEqual(list(saved), ["inner"])
+        self.assert_same(moments_of(follower), wanted)
+        handle.remove()
+        follower.load_state_dict(saved)
+        self.assertEqual(seen[3:], ["before"])
 
     def test_before_the_first_step_is_empty_and_loads(self):
         model = model_of()

@@ -146,12 +146,16 @@ def hf_saves(rank):
                          load_best_model_at_end=True)
     headrace.transformers.offload(trainer)
     trainer.train()
+    # As push_to_hub=True does, without the hub: it saves once more, within the call.
+    trainer.args.push_to_hub, pushed = True, []
+    trainer.push_to_hub = lambda **_named: pushed.append(trainer.save_model(_internal_call=True))
     trainer.save_model(f"{trainer.folder}/last")
     rank.all_losses()  # after the first rank has written it
     saved = bits_of(load_file(f"{trainer.folder}/last/model.safetensors"))
     state = bits_of(trainer.model.state_dict())
     trainer.optimizer.optimizer.close()
-    return [saved, state, sorted(os.listdir(trainer.folder))]
+    again = bits_of(load_file(f"{trainer.folder}/model.safetensors"))
+    return [saved, again, state, len(pushed), sorted(os.listdir(trainer.folder))]
 
 
 def axolotl(rank):

@@ -153,6 +153,16 @@ class HuggingFace(Trainers):
         best = type(model).from_pretrained(self.folder / f"best/checkpoint-{number}")
         self.assert_same_weights(weights_of(model), weights_of(best))
 
+    def test_saves_of_all_ranks_lie_in_each_other_and_keep_a_state_dict_of_the_programs(self):
+        from headrace.transformers import saved_by_all
+        model, own = torch.nn.Linear(1, 1), lambda *_, **__: {"adapter": 1}
+        model.state_dict = own
+        with saved_by_all(model):
+            with saved_by_all(model):
+                model.state_dict().clear()  # as save_pretrained() does
+            self.assertEqual(model.state_dict(), own())
+        self.assertIs(model.state_dict, own)
+
     def test_its_checkpoints_hold_a_reference_where_there_are_snapshots(self):
         self.run_trainer("snapshots", self.folder / "run", 3, False)
         sizes = [(self.folder / "run/checkpoint-3" / name).stat().st_size

@@ -19,6 +19,9 @@ from ._questions import Questions, missing
 from ._scaled_passes import ScaledPasses
 
 _log = logging.getLogger("headrace.deepspeed")
+# What schedules write into groups, and read there again.
+_OF_SCHEDULES = ("lr", "initial_lr", "min_lr", "max_lr", "betas", "momentum", "base_momentum",
+                 "max_momentum")
 
 
 class Engine(Questions, torch.nn.Module):
@@ -214,6 +217,15 @@ class Engine(Questions, torch.nn.Module):
         return unbroken(lambda: self._load_from(folder, load_lr_scheduler_states))
 
     def _load_from(self, folder: Any, with_schedule: bool) -> tuple:
+        groups = self.optimizer.param_groups
+        own = [{key: group[key] for key in _OF_SCHEDULES if key in group} for group in groups] \
+            if self.lr_scheduler is not None and not with_schedule else []
+        loaded = self._load_parts(folder, with_schedule)
+        for group, rates in zip(groups, own):
+            group.update(rates)
+        return loaded
+
+    def _load_parts(self, folder: Any, with_schedule: bool) -> tuple:
         of_model, given = self.optimizer.load_checkpoint_parts(
             folder, lambda given: self._refuse_another_loop(
                 _checkpoints.loop_state_of(given), with_schedule, folder))
@@ -237,7 +249,8 @@ class Engine(Questions, torch.nn.Module):
                 "skipped_steps": self.skipped_steps,
                 "loss_scale": self._loop.loss_scale.state(),
                 "schedule_name": name,
-                "schedule": self.lr_scheduler.state_dict() if name is not None else None}
+                "schedule": _trainer_state.plain(self.lr_scheduler.state_dict())
+                if name is not None else None}
 
     def _take_own_state(self, state: dict, with_schedule: bool) -> dict:
         for name in ("micro_steps", "global_steps", "global_samples", "skipped_steps"):
@@ -258,13 +271,15 @@ class Engine(Questions, torch.nn.Module):
         if "groups" in state:
             _trainer_state.refuse_another(_of_older(state), self.module,
                                           self.optimizer.param_groups, folder)
+        if self.lr_scheduler is not None and not with_schedule:
+            return  # this run's rates stay
         name = self._name_of_schedule()
         if (state["schedule"] is None) != (name is None):
             _log.warning("%s and this run do not both have a schedule: rates start as the "
                          "checkpoint's groups have them", folder)
             return
         saved = state.get("schedule_name", name)  # older checkpoints do not say
-        if with_schedule and saved != name:
+        if saved != name:
             raise ArgumentError(f"the schedule in {folder} is a {saved}, and that of this run is a "
                                 f"{name}, to which the other's state means nothing; nothing was "
                                 "loaded. Use the same schedule, or start this one anew: "

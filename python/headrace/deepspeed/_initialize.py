@@ -155,7 +155,7 @@ def _schedule_of(given: Any, old: Any, optimizer: Any, section: Optional[Mapping
     if given is None:
         return _schedule_from(section, optimizer) if section else None
     if getattr(given, "optimizer", None) is not None:
-        if given.optimizer is not old:
+        if not _has_groups_of(given.optimizer, old):
             raise ArgumentError("lr_scheduler belongs to another optimizer than the one that "
                                 "initialize() was given; it would change nothing. Make it for that "
                                 "one, or give a function that takes the optimizer.")
@@ -164,6 +164,13 @@ def _schedule_of(given: Any, old: Any, optimizer: Any, section: Optional[Mapping
         return given(optimizer)
     raise ArgumentError(f"lr_scheduler is a {type(given).__name__}; nothing was scheduled. Give "
                         "one of torch.optim.lr_scheduler, or a function that takes the optimizer.")
+
+
+def _has_groups_of(one: Any, other: Any) -> bool:
+    """The same, or one that it was made of, as Accelerate does."""
+    groups, others = ([id(group) for group in getattr(each, "param_groups", ())]
+                      for each in (one, other))
+    return one is other or groups == others != []
 
 
 def _schedule_from(section: Mapping[str, Any], optimizer: Any) -> Any:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
 from typing import Any, Optional
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
@@ -86,6 +87,8 @@ class GatheredParameters(contextlib.AbstractContextManager):
     def __init__(self, params: Any, modifier_rank: Any = None, fwd_module: Any = None,
                  enabled: bool = True) -> None:
         del fwd_module
+        if enabled and isinstance(params, Iterator):  # which can be read once
+            params = list(params)
         self._what, self._rank, self._enabled = params, modifier_rank, enabled
         self._scope = contextlib.ExitStack()
 

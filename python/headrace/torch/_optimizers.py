@@ -288,11 +288,12 @@ class Offloaded(torch.optim.Optimizer):
         for part in self._parts:
             part.refuse_other_forms()
             part.refuse_mixed("saved")
-        packed = super().state_dict()
+        packed = self._packed()
         reference = self._snapshots.save(self._parts, self._flat(), self._RULE, self._of_all)
         empty = {index: self._empty[parameter] for index, parameter in enumerate(self._flat())
                  if parameter in self._empty}
-        return {**packed, "state": {}, REFERENCE: {**reference, "empty": empty}}
+        return self._after_post_hooks({**packed, "state": {},
+                                       REFERENCE: {**reference, "empty": empty}})
 
     def _of_all(self, text: str) -> str:
         """What all ranks use in the place of a text of their own."""
@@ -306,10 +307,30 @@ class Offloaded(torch.optim.Optimizer):
             part.refuse_other_forms()
             part.refuse_mixed("saved")
         self._show_steps(self._flat())  # Ctrl-C may have come just after an update
-        packed = super().state_dict()
+        packed = self._packed()
         state = {index: {**self.state[parameter], **self._contents(parameter)}
                  for index, parameter in enumerate(self._flat()) if parameter in self.state}
-        return {**packed, "state": state}
+        return self._after_post_hooks({**packed, "state": state})
+
+    def _packed(self) -> dict:
+        """torch's, which lacks the state that parts have: hooks see all of it, afterwards."""
+        with self._without_hooks("_optimizer_state_dict_post_hooks"):
+            return super().state_dict()
+
+    def _after_post_hooks(self, state_dict: dict) -> dict:
+        for hook in self._optimizer_state_dict_post_hooks.values():
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        return state_dict
+
+    @contextlib.contextmanager
+    def _without_hooks(self, *kinds: str) -> Iterator[None]:
+        hooks = {kind: getattr(self, kind) for kind in kinds}
+        self.__dict__.update((kind, type(own)()) for kind, own in hooks.items())
+        try:
+            yield
+        finally:
+            self.__dict__.update(hooks)
 
     def _flat(self) -> list:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -340,6 +361,18 @@ class Offloaded(torch.optim.Optimizer):
         of the same rule. After an error in the load itself, there is no state, as before the first
         step."""
         self._refuse_closed("load_state_dict()")
+        state_dict = dict(state_dict)
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        with self._without_hooks("_optimizer_load_state_dict_pre_hooks",
+                                 "_optimizer_load_state_dict_post_hooks"):
+            self._load(state_dict)
+        for of_loaded in self._optimizer_load_state_dict_post_hooks.values():
+            of_loaded(self)
+
+    def _load(self, state_dict: dict) -> None:
+        """Between the hooks."""
         flat, reference = self._flat(), state_dict.get(REFERENCE)
         state = by_number(state_dict, len(flat))
         check_groups(state_dict["param_groups"], self._options,

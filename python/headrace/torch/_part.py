@@ -253,6 +253,10 @@ class Part:
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
         raise NotImplementedError
 
+    def generation(self) -> int:
+        """Of the weights that it saves and loads. Those of the program are not among them."""
+        return 0
+
     def steps(self, parameter: torch.Tensor) -> int:
         raise NotImplementedError
 

@@ -34,6 +34,12 @@ def _float_of(value: Any) -> float:
 
 
 class _Rule(Offloaded):
+    def __setstate__(self, state: dict) -> None:
+        """torch calls it in a load. Groups of older optimizers and of DeepSpeed's lack maximize."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("maximize", self.defaults["maximize"])
+
     def _checked(self, group: Mapping[str, Any], **values: Any) -> dict:
         """As floats from 0 on; betas below 1. An engine has them in f32."""
         floats = {name: _float_of(value) for name, value in values.items()}

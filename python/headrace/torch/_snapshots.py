@@ -28,12 +28,14 @@ def folder_of(path: Any, number: int) -> pathlib.Path:
 
 
 class Snapshots:
-    """Saves at most once between two steps: several calls of state_dict() share a snapshot."""
+    """Saves at most once between two changes of values: several calls of state_dict() share a
+    snapshot."""
 
     def __init__(self, folder: Optional[str]) -> None:
         check_folder(folder, "snapshots", makes_it=True)
         self._folder = folder
         self._latest: Optional[dict] = None
+        self._generations: list = []  # of the parts, when it was saved
 
     @property
     def wanted(self) -> bool:
@@ -45,8 +47,11 @@ class Snapshots:
     def save(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str,
              of_all: Callable[[str], str]) -> dict:
         """of_all: of each rank's name the one that all ranks use."""
-        if self._latest is None or not os.path.isdir(self._latest["snapshot"]):
+        generations = [part.generation() for part in parts]
+        if self._latest is None or self._generations != generations \
+                or not os.path.isdir(self._latest["snapshot"]):
             self._latest = self._saved(parts, flat, rule, of_all(uuid.uuid4().hex))
+            self._generations = generations
         return dict(self._latest)
 
     def _saved(self, parts: Sequence[EnginePart], flat: Sequence[torch.Tensor], rule: str,

@@ -29,7 +29,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(one)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from tensors_in(getattr(value, field.name))
+            yield from tensors_in(getattr(value, field.name, None))  # it may be unset
 
 
 def are_ours(hooks: Optional[tuple]) -> bool:

@@ -62,12 +62,12 @@ def _has_made_a_step(optimizer: torch.optim.Optimizer) -> bool:
 
 def share_groups(given: torch.optim.Optimizer, made: torch.optim.Optimizer) -> None:
     """What a program's schedule writes into the groups of its optimizer reaches the one that
-    trains, and its schedule finds there what it has noted."""
-    for old, new in zip(given.param_groups, made.param_groups):
-        for key, value in old.items():
-            if key not in _WITHOUT_EFFECT and key not in _AS_HERE:
-                new.setdefault(key, value)
-    given.param_groups = made.param_groups
+    trains, and its schedule finds there what it has noted. The dicts are the program's: a schedule
+    may have them from an optimizer before this one, as Accelerate makes another of the groups."""
+    for theirs, ours in zip(given.param_groups, made.param_groups):
+        for key, value in ours.items():
+            theirs.setdefault(key, value)
+    made.param_groups = given.param_groups
     made.register_step_post_hook(lambda *_: _private.note_step(given))
 
 

@@ -56,7 +56,7 @@ class Slot:
         self.version = parameter._version
         self.offset = 0  # elements, in the section of its dtype
         self.changing = False  # it has memory of torch's own
-        self.owner, self.attribute = _owner_of(group.module, member.name)
+        self.owner, self.attribute = _owner_of(group.root, member.name)
         self._parked: Optional[torch.Tensor] = None
         self.folder = folder_of(parameter)  # of the file that it is made in (_building.py)
 
@@ -84,8 +84,7 @@ class Slot:
     def settle(self) -> bool:
         """Whether the model still has it. Module.to() and others put new tensors over the same
         memory into one that consists of tensors: those are followed."""
-        if self.owner is not None and \
-                self.owner._parameters.get(self.attribute) is not self.whole:
+        if self.owner._parameters.get(self.attribute) is not self.whole:
             return False
         now = part_at(self.whole, self.part)
         if now is not self.parameter and self._is_alias(now):
@@ -95,11 +94,15 @@ class Slot:
     def refuse_replaced(self) -> None:
         """The engine does not have what stands in its place."""
         if not self.settle():
-            raise WrongState(
-                f"'{self.full_name}' is another tensor than the one that headrace.offload() took: "
-                "it would be neither trained nor saved, and nothing was done. Write values within "
-                "headrace.gathered(module, modify=True); after optimizer.restore(), parameters "
-                "may be replaced.")
+            raise self.replaced(self.full_name)
+
+    @staticmethod
+    def replaced(name: str) -> WrongState:
+        return WrongState(
+            f"'{name}' is another tensor than the one that headrace.offload() took: it "
+            "would be neither trained nor saved, and nothing was done. Write values within "
+            "headrace.gathered(module, modify=True); after optimizer.restore(), parameters may be "
+            "replaced.")
 
     def refuse_conversion(self, convert: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Of a parameter that is parked it would fail, and of one that is bound it would succeed.
@@ -156,12 +159,10 @@ def _view(storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape:
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
 
 
-def _owner_of(block: Optional[torch.nn.Module], name: str) -> tuple:
+def _owner_of(root: torch.nn.Module, name: str) -> tuple:
     """The module that has the parameter, and its name there."""
-    if block is None:
-        return None, name
     path, _, attribute = name.rpartition(".")
-    return block.get_submodule(path), attribute
+    return root.get_submodule(path), attribute
 
 
 def _outside_inference_mode() -> ContextManager[None]:
@@ -175,8 +176,9 @@ class OffloadedGroup:
     Threads: under the lock of all groups (_offload.py)."""
 
     def __init__(self, name: str, module: Optional[torch.nn.Module], members: list, kept: bool,
-                 device: torch.device) -> None:
+                 device: torch.device, model: torch.nn.Module) -> None:
         self.name, self.module, self.kept, self.device = name, module, kept, device
+        self.root = model if module is None else module  # names of members begin there
         self.slots = [Slot(self, index, member) for index, member in enumerate(members)]
         self.bindings = 0
         self.scopes = 0  # those of the bindings that gathered() has made

@@ -2,8 +2,9 @@
 """The optimizer's view of an offloaded model: one part, whose engine has the weights too."""
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, Optional
 
 import torch
 
@@ -128,7 +129,26 @@ class ModelPart(Part):
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
         given = values.detach().to(torch.float32).cpu().contiguous()
         with self.offload.unbound([parameter]):
-            self.engine.load_content(self._names[parameter], content, memory_of(given))
+            with self._keeping_weights(parameter, content):
+                self.engine.load_content(self._names[parameter], content, memory_of(given))
+
+    @contextlib.contextmanager
+    def _keeping_weights(self, parameter: torch.Tensor, content: str) -> Iterator[None]:
+        """The engine's weights follow its masters, and the program may have loaded others: those
+        stay, and begin new masters where they differ."""
+        if content != "master" or self.offload.slot_of(parameter).group.spoiled:  # has no weights
+            yield
+            return
+        name = self._names[parameter]
+        weights = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+        self.engine.store(name, "weight", memory_of(weights))
+        try:
+            yield
+        finally:
+            self.engine.load_content(name, "weight", memory_of(weights))
+
+    def generation(self) -> int:
+        return sum(group.generation for group in self.offload.groups)
 
     def set_steps(self, parameter: torch.Tensor, steps: int) -> None:
         self.engine.set_step_count(self._names[parameter], steps)

@@ -38,7 +38,8 @@ class Offload:
         self._words = words  # of errors and log lines
         self.model, self.device, self.ranks = model, device, ranks
         self.folder = folder  # for the files of state_dict(); None: it takes memory
-        self.groups = [OffloadedGroup(one.name, one.module, one.members, one.module is None, device)
+        self.groups = [OffloadedGroup(one.name, one.module, one.members, one.module is None, device,
+                                      model)
                        for one in divisions]
         self._tied = {one.name for one in divisions if one.tied_to_blocks}
         self.slots = [slot for group in self.groups for slot in group.slots]

@@ -35,6 +35,7 @@ class OfModel(Offloaded):
     def adopt(self, offload: Offload, settings: dict, folder: Optional[str]) -> None:
         """Registers the model with its hyperparameters, and moves its values."""
         self._settings, self._folder = {"headrace": {}, **settings}, folder
+        self._refuse_foreign(offload)
         entries = [entry for entry in self._all_entries() if offload.has(entry.parameter)]
         self._refuse_missing(offload, entries)
         constants = {index: self._constants(group)
@@ -50,6 +51,15 @@ class OfModel(Offloaded):
                                self._CONTENTS.values())
         self._parts = [self._part]
         self._part_of = {entry.parameter: self._part for entry in entries}
+
+    def _refuse_foreign(self, offload: Offload) -> None:
+        """The engine would not train them, such as those of a loss."""
+        for entry in self._all_entries():
+            parameter = entry.parameter
+            if parameter.requires_grad and parameter.numel() > 0 and not offload.has(parameter):
+                raise ArgumentError(f"{entry.title} is given to be trained, and is no parameter of "
+                                    "the model; the model is as it was. Give it to an optimizer of "
+                                    "its own, or make its module a part of the model.")
 
     def _refuse_missing(self, offload: Offload, entries: Iterable[Entry]) -> None:
         known = {entry.parameter for entry in entries}
@@ -125,18 +135,20 @@ class OfModel(Offloaded):
         super().zero_grad(set_to_none)
 
     # ---- state ----
-    @torch.no_grad()
-    def load_state_dict(self, state_dict: dict) -> None:
+    def _load(self, state_dict: dict) -> None:
         self._offload.require_no_gradients("load_state_dict()")
         self._refuse_state_of_frozen(state_dict)
-        groups = self.param_groups  # shared with a program's own; torch replaces the list
+        groups = self.param_groups  # a program's own, and its schedule; torch makes new ones
         try:
-            super().load_state_dict(state_dict)
+            super()._load(state_dict)
             if REFERENCE not in state_dict:
                 if self._part.mixed is None:
                     self._part.begin_load("the state_dict")
                 self._part.reset(set(self._part_of) - set(self.state))
-            groups[:] = self.param_groups
+            for group, loaded in zip(groups, self.param_groups):
+                group.update(loaded)
+                for key in set(group) - set(loaded):
+                    del group[key]
         finally:
             self.param_groups = groups
         self._part.mixed = None
@@ -150,8 +162,6 @@ class OfModel(Offloaded):
                     f"the state_dict has state of '{self._offload.slot_of(parameter).full_name}', "
                     "which is frozen here, so there is no room for it; nothing was loaded. Load "
                     "the state of a run that trains the same parameters.")
-
-    load_state_dict.__doc__ = AdamW.load_state_dict.__doc__
 
     def _drop_parts(self) -> None:
         """Before a load: the state stays until it is overwritten."""
@@ -277,6 +287,11 @@ class OfModel(Offloaded):
         """Whether the last step was, since a gradient was not finite."""
         result = self._part.result if self._part is not None else None
         return result is not None and result.skipped
+
+    @property
+    def overflow(self) -> bool:
+        """The same, by the name that accelerate asks for before it advances a schedule."""
+        return self.was_skipped()
 
     def tell_scaled_gradients(self, scaled: Callable[[], bool]) -> None:
         """scaled() says, as a gradient comes in a backward pass, whether its loss was scaled."""

@@ -124,7 +124,7 @@ def of(model: torch.nn.Module, groups: list) -> dict:
                                 "hold; nothing was saved. Register it with persistent=False, and "
                                 "save it yourself.")
     count = itertools.count()
-    return {"param_groups": [{**{key: _plain(value) for key, value in group.items()
+    return {"param_groups": [{**{key: plain(value) for key, value in group.items()
                                  if key != "params"},
                               "params": [next(count) for _ in group["params"]]}
                              for group in groups],
@@ -133,14 +133,14 @@ def of(model: torch.nn.Module, groups: list) -> dict:
                         for name, buffer in _buffers(model)}}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers of numpy, which schedules compute, as Python's: they have the same bits."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if type(value) in (list, tuple):
-        return type(value)(map(_plain, value))
+        return type(value)(map(plain, value))
     if type(value) is dict:
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     if type(value).__module__ == "numpy" and getattr(value, "dtype", None) == bool:
         return bool(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):

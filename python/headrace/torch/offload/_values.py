@@ -230,6 +230,9 @@ def watch(offload: "Offload") -> list:
 def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: "_Ties") -> list:
     def after_state_dict(_module: Any, state_dict: dict, prefix: str, _metadata: Any) -> None:
         present = {name: slots for name, slots in own.items() if prefix + name in state_dict}
+        for name, slots in present.items():
+            if module._parameters.get(name) is not slots[0].whole:
+                raise Slot.replaced(prefix + name)
         copies = ties.snapshots(slot for slots in present.values() for slot in slots)
         for name, slots in present.items():
             whole, form = slots[0].whole, form_of(slots[0].whole)
@@ -261,6 +264,12 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
             module.register_load_state_dict_post_hook(Hook(after_load))]
 
 
+def _has_bytes_of(values: torch.Tensor, copy: torch.Tensor) -> bool:
+    own = values.detach().cpu()
+    return (own.dtype, own.shape) == (copy.dtype, copy.shape) and \
+        torch.equal(own.flatten().view(torch.uint8), copy.flatten().view(torch.uint8))
+
+
 class _Ties:
     """Copies of values for state_dict(). A parameter with several names has one copy for all of
     them, as long as it lives and neither side was written: so writers see that they are one."""
@@ -271,7 +280,8 @@ class _Ties:
         for name, parameter in offload.model.named_parameters(remove_duplicate=False):
             names.setdefault(parameter, []).append(name)
         self._tied = {parameter for parameter, given in names.items() if len(given) > 1}
-        self._last: dict = {}  # by slot: the copy, its version, and the generation of the values
+        # By slot: the copy, its version, and the generation of the values; None: they change.
+        self._last: dict = {}
 
     def snapshots(self, slots: Iterable[Slot]) -> dict[Slot, torch.Tensor]:
         copies = {}
@@ -291,14 +301,17 @@ class _Ties:
         found = self._found(slot)
         if found is None:
             found = self._copy(slot, read)
-            self._last[slot] = (weakref.ref(found), found._version, slot.group.generation)
+            generation = None if slot.changing else slot.group.generation
+            self._last[slot] = (weakref.ref(found), found._version, generation)
         return found
 
     def _found(self, slot: Slot) -> Optional[torch.Tensor]:
         weak, version, generation = self._last.get(slot, (lambda: None, 0, 0))
         found = weak()
-        is_same = found is not None and found._version == version \
-            and generation == slot.group.generation
+        if found is None or found._version != version:
+            return None
+        is_same = _has_bytes_of(slot.parameter, found) if slot.changing \
+            else generation == slot.group.generation
         return found if is_same else None
 
     def _copy(self, slot: Slot, read: Any) -> torch.Tensor:
