@@ -8,8 +8,8 @@
 //
 // With several ranks, an engine makes these calls:
 //
-//   exchange    Three at freeze: two of 32 bytes, and one of 32 bytes for each parameter and 24 for
-//               each group. If the settings differ, one more, of their text.
+//   exchange    Four at freeze: two of 32 bytes, one of 32 bytes for each parameter and 24 for each
+//               group, and one of 4 bytes. If the settings differ, one more, of their text.
 //               One at each gather, step and discard, and one at each switch to another group while
 //               gradients are collected: 24 bytes, plus one bit for each parameter of the group
 //               whose gradients are being collected.

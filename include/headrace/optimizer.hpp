@@ -80,5 +80,6 @@ struct StepOptions {
   float gradient_scale = 1.0f;
   // Global-norm clipping; 0 is off. Factor: min(1, max_norm / (norm + 1e-6)).
   float max_norm = 0.0f;
+  friend bool operator==(const StepOptions&, const StepOptions&) = default;
 };
 }  // namespace headrace

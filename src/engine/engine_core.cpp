@@ -191,6 +191,7 @@ void EngineCore::sleep(const std::string& directory) {
                 "sleep: a background save reads the engine's state; the engine is awake. Call "
                 "BackgroundSave::wait() first.");
   }
+  running.gradients->leave_order();
   if (running.gradients->any()) {
     throw Error(Code::kWrongState,
                 "sleep: gradients have arrived since the last step, and would be lost; the engine "

@@ -61,12 +61,10 @@ Gathered Leases::lease_in_place(GroupId group, Stream stream) {
 }
 
 Gathered Leases::lease_slot(GroupId group, Stream stream) {
-  const auto began = Clock::now();
+  auto began = Clock::now();
   if (p_.partition.world_size > 1) {
-    if (auto lease = lease_joined(group, stream)) {
-      waits_[group.index].add(began, began, Clock::now());
-      return std::move(*lease);
-    }
+    if (auto lease = lease_joined(group, stream, began)) return std::move(*lease);
+    began = Clock::now();
   }
   const auto [slot, updated] = p_.calls.run_patiently("gather", [&](const async::GiveUp* give_up) {
     return p_.gather_slots.acquire(group, give_up);
@@ -83,10 +81,14 @@ Gathered Leases::lease_slot(GroupId group, Stream stream) {
   return lease;
 }
 
-std::optional<Gathered> Leases::lease_joined(GroupId group, Stream stream) {
+std::optional<Gathered> Leases::lease_joined(GroupId group, Stream stream,
+                                             Clock::time_point began) {
   const auto one_at_a_time = p_.ranks.lock();
+  const ranks::WaitedFor& ranks = p_.gradients.waits().gather;
+  const auto before = ranks.spent();
   const std::optional<std::uint32_t> slot = p_.gradients.begin_gather(group);
   if (!slot) return std::nullopt;
+  waits_[group.index].add(began, began, Clock::now() - (ranks.spent() - before));
   in_slots_[group.index].fetch_add(1);
   Gathered lease(this, group, *slot, stream);
   p_.failure.throw_if_ended("gather");
@@ -135,6 +137,10 @@ ranks::Join Leases::lacks(std::uint32_t slot) const noexcept {
 }
 
 void Leases::join(std::uint32_t index, GroupId group, ranks::Join what, Stream stream) {
+  p_.ranks.carry_out([&] { join_agreed(index, group, what, stream); });
+}
+
+void Leases::join_agreed(std::uint32_t index, GroupId group, ranks::Join what, Stream stream) {
   tiles::GatherSlot& slot = p_.gather_slots[index];
   // Another rank has slept, and lost what it kept for its node.
   if (what == ranks::Join::kAll && !slot.joined() && slot.has_node_shard())
@@ -290,20 +296,21 @@ void Leases::refuse(GroupId leased, const char* call) const {
   throw Error(Code::kWrongState, std::string(call) + ": group '" + p_.registry.group(leased).name +
                                      "' is still gathered; release it first");
 }
+// A call that is refused changes nothing, also not what the ranks have joined ahead.
 void Leases::refuse_any(const char* call) const {
-  end_gathers();
   refuse_open(call);
+  end_gathers();
 }
 void Leases::refuse_open(const char* call) const {
   if (const auto leased = leased_group()) refuse(*leased, call);
 }
 void Leases::refuse_any_in_slot(const char* call) const {
-  end_gathers();
   if (const auto leased = leased_in_slot()) refuse(*leased, call);
+  end_gathers();
 }
 void Leases::refuse_in_slot(GroupId group, const char* call) const {
-  end_gathers();
   if (in_slots_[group.index].load() != 0) refuse(group, call);
+  end_gathers();
 }
 
 void Leases::add_stats(Stats& stats) const {

@@ -81,8 +81,9 @@ class Leases final : public ranks::JoinSlots {
   };
   Gathered lease_in_place(GroupId group, Stream stream);
   Gathered lease_slot(GroupId group, Stream stream);
-  std::optional<Gathered> lease_joined(GroupId group, Stream stream);
+  std::optional<Gathered> lease_joined(GroupId group, Stream stream, Clock::time_point began);
   void meet_and_join(const Gathered& lease);
+  void join_agreed(std::uint32_t slot, GroupId group, ranks::Join what, Stream stream);
   void join_section(std::uint32_t section, GroupId group, ranks::Join what, std::byte* memory,
                     Stream stream);
   void unpack_taken(const partition::Section& section);

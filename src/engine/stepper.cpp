@@ -59,6 +59,18 @@ void Stepper::refuse_change_before_repeat(const char* call) const {
                   "repeat the step first, or call discard_gradients() on every rank");
 }
 
+// Random bits follow from the count (packed_gradients.hpp): other ranks may have rounded theirs.
+void Stepper::refuse_change_of_rounding(const partition::RegisteredParameter& parameter) {
+  if (!p_.plan.wire.packed_gradients) return;
+  p_.gradients.leave_order();
+  if (!p_.gradients.any()) return;
+  throw Error(Code::kWrongState,
+              "set_step_count of '" + parameter.full_name +
+                  "': gradients have arrived since the last step, and are rounded for the count as "
+                  "it is (zero_quantized_gradients): nothing was changed; call it after step(), or "
+                  "after discard_gradients() on every rank");
+}
+
 // The setting is the trainer's to pass on, since only it knows whether gradients are scaled.
 void Stepper::warn_of_unused_clipping(const StepOptions& options) {
   if (p_.settings.gradient_clipping <= 0 || options.max_norm > 0) return;
@@ -79,7 +91,7 @@ void Stepper::warn_of_no_gradients(const StepResult& result) {
 }
 
 // Prepares the step of each parameter that received a gradient.
-void Stepper::prepare_steps(const StepOptions& options, double factor, StepResult& result) {
+void Stepper::prepare_steps(const StepOptions& options, double factor, StepResult& result) try {
   for (std::uint32_t i = 0; i < p_.partition.parameters.size(); ++i) {
     if (p_.gradients.sums().received()[i] == 0) {
       ++result.parameters_left_alone;
@@ -95,6 +107,9 @@ void Stepper::prepare_steps(const StepOptions& options, double factor, StepResul
                                    p_.registry.parameter({i}).full_name);
     p_.updates.steps()[i].random_key = kernels::random_key(p_.settings.rounding_seed, i, t);
   }
+} catch (const Error&) {
+  p_.gradients.forget_agreement();  // on every rank, from the same values
+  throw;
 }
 
 StepResult Stepper::skip_or_refuse(const ranks::GradientTotals& totals) {
@@ -222,6 +237,7 @@ void Stepper::set_step_count(ParameterId id, std::uint64_t steps) {
   }
   p_.states.require_some(parameter.group, "set_step_count");
   refuse_change_before_repeat("set_step_count");
+  refuse_change_of_rounding(parameter);
   p_.counts.steps[id.index] = steps;
 }
 }  // namespace headrace::engine

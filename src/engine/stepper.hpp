@@ -43,6 +43,7 @@ class Stepper {
   // repeats it. (A failed engine informs the other ranks.) Throws kWrongState if `call` would
   // change data that the others used.
   void refuse_change_before_repeat(const char* call) const;
+  void refuse_change_of_rounding(const partition::RegisteredParameter& parameter);
   void set_step_count(ParameterId id, std::uint64_t steps);
 
  private:

@@ -276,6 +276,10 @@ void GradientBucket::forget() {
 // ---- the reduction ----
 
 void GradientBucket::reduce(const Reduction& of, const HeldGradients* mine, Stream stream) {
+  p_.ranks.carry_out([&] { reduce_agreed(of, mine, stream); });
+}
+
+void GradientBucket::reduce_agreed(const Reduction& of, const HeldGradients* mine, Stream stream) {
   const GroupId group = of.group;
   exchange_.begin(of);
   const std::vector<ParameterId>& parameters = p_.registry.group(group).parameters;

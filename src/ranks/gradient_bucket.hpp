@@ -107,6 +107,7 @@ class GradientBucket {
                                          std::uint32_t buckets, bool in_nodes) noexcept;
 
  private:
+  void reduce_agreed(const Reduction& of, const HeldGradients* mine, Stream stream);
   void open(const Reduction& of, bool wide, HeldGradients* mine);
   void widen(GroupId group);
   void widen_section(const HeldGradients& held, std::uint32_t section);

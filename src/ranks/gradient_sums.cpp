@@ -144,6 +144,10 @@ GradientPiece GradientSums::statistics(ParameterId id) const {
   return whole;
 }
 
+bool GradientSums::any_received() const noexcept {
+  return std::ranges::any_of(received_, [](std::uint8_t received) { return received != 0; });
+}
+
 void GradientSums::clear() {
   std::ranges::fill(received_, 0);
   std::ranges::fill(pieces_, GradientPiece{});

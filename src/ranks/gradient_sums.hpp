@@ -67,6 +67,7 @@ class GradientSums {
   GradientPiece statistics(ParameterId id) const;
 
   const std::uint8_t* received() const noexcept { return received_.data(); }  // per parameter
+  bool any_received() const noexcept;
   const std::byte* of_section(std::uint32_t section) const;  // null if they are lent
 
   static std::uint64_t bookkeeping_bytes(const partition::Partition& partition);

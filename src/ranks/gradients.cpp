@@ -137,6 +137,12 @@ RankAgreement Gradients::meet(const RankCall& call) {
   return agreed;
 }
 
+void Gradients::meet_for_others(const RankCall& call) {
+  runner_->leave();
+  const WaitedFor::Span span(waits_.others);
+  meet(call);
+}
+
 RankAgreement Gradients::meet_for_gather(GroupId group, Join join) {
   return meet(runner_->gather_call(group, join, !any_arrived()));
 }
@@ -145,6 +151,7 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
   if (totals_) {
+    refuse_other_options(terms.options);
     wait_for_arrivals();
     // A step that is made again: a save may have begun since. Several ranks do not meet again.
     const bool held_before = bucket_.has_value() && totals_->holds_commits;
@@ -162,7 +169,23 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   wait_for_arrivals();
   totals_ = sums_.total(agreed.attached);
   totals_->holds_commits = agreed.holds_commits;
+  agreed_options_ = terms.options;
   return *totals_;
+}
+
+void Gradients::refuse_other_options(const StepOptions& options) const {
+  if (!lacks_agreed_step() || options == agreed_options_) return;
+  throw Error(Code::kWrongState,
+              "step: the ranks have agreed on this step with other options, and it failed on this "
+              "rank: nothing was updated here; repeat it with the options that it had, or call "
+              "discard_gradients() on every rank");
+}
+
+void Gradients::leave_order() {
+  if (!bucket_) return;
+  const auto one_at_a_time = p_.ranks.lock();
+  const std::lock_guard lock(mutex_);
+  runner_->leave();
 }
 
 GradientPiece Gradients::statistics(ParameterId id) {
@@ -181,15 +204,14 @@ bool Gradients::any_arrived() const {
   return std::ranges::any_of(arrivals_, [](std::uint32_t arrivals) { return arrivals > 0; });
 }
 
-bool Gradients::any() const { return totals_.has_value() || any_arrived(); }
+bool Gradients::any() const {
+  return totals_.has_value() || any_arrived() || (bucket_ && sums_.any_received());
+}
 
 void Gradients::discard() {
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  if (bucket_) {
-    runner_->leave();
-    meet({.kind = RankCall::Kind::kDiscard});
-  }
+  if (bucket_) meet_for_others({.kind = RankCall::Kind::kDiscard});
   forget(/*stepped=*/false);
 }
 
@@ -197,8 +219,7 @@ std::unique_lock<std::mutex> Gradients::begin_together(RankCall::Kind kind, std:
   if (!bucket_) return {};
   auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  runner_->leave();
-  meet({.kind = kind, .position = bytes});
+  meet_for_others({.kind = kind, .position = bytes});
   return one_at_a_time;
 }
 
@@ -206,8 +227,7 @@ void Gradients::meet_alike(RankCall::Kind kind) {
   if (!bucket_) return;
   const auto one_at_a_time = p_.ranks.lock();
   const std::lock_guard lock(mutex_);
-  runner_->leave();
-  meet({.kind = kind});
+  meet_for_others({.kind = kind});
 }
 
 void Gradients::clear() {

@@ -44,8 +44,13 @@ class Gradients {
   // Of what one parameter has received since the last step. Trainer thread; throws kUnsupported
   // with several ranks.
   GradientPiece statistics(ParameterId id);
-  // Whether a gradient has arrived since the last step, or a step failed that may be repeated.
+  // Whether a gradient has arrived since the last step, or a step failed that may be repeated. With
+  // several ranks, after leave_order(): also whether those of others are summed here.
   bool any() const;
+  // Every rank refuses the step that they have agreed on: the next one is agreed on anew.
+  void forget_agreement() noexcept { totals_.reset(); }
+  // With several ranks: nothing is joined or reduced ahead any more.
+  void leave_order();
   // Trainer thread. discard() is collective: it also discards what another rank still reduces.
   // clear() follows a step.
   void discard();
@@ -80,12 +85,14 @@ class Gradients {
 
  private:
   RankAgreement meet(const RankCall& call);
+  void meet_for_others(const RankCall& call);
   void wait_for_arrivals();
   void forget(bool stepped);
   bool any_arrived() const;
   void count_arrival(ParameterId id, Stream stream);
   void remember_stream(Stream stream);
   void refuse_undeclared_repeat(ParameterId id) const;
+  void refuse_other_options(const StepOptions& options) const;
   void refuse_second_loan(ParameterId id) const;
 
   const GradientParts p_;
@@ -99,6 +106,7 @@ class Gradients {
   // Set until a gradient arrives: a repeated step does not ask the other ranks again, since they
   // may be past it.
   std::optional<GradientTotals> totals_;
+  StepOptions agreed_options_;   // of those
   std::vector<Stream> streams_;  // the streams of the arrivals
   std::mutex mutex_;
   std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is read

@@ -134,6 +134,17 @@ class RankCalls {
   // call; all ranks attach the same number of bytes, at most the constructor's.
   RankAgreement agree(const RankCall& mine, std::span<const std::uint8_t> present,
                       std::span<const std::byte> attached = {});
+  // Runs this rank's part of what the ranks have agreed on. If it throws, ends the collective: the
+  // others are waiting for that part, and a call that is made again would meet another of theirs.
+  template <class Work>
+  void carry_out(const Work& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      collective_.abort(error.what());
+      throw;
+    }
+  }
   // What rank `rank` attached. Until the next call.
   std::span<const std::byte> attached(std::uint32_t rank) const noexcept;
   // Whether rank `rank` announced a gradient of parameter `index` of that group.

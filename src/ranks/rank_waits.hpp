@@ -26,6 +26,9 @@ class WaitedFor {
     WaitedFor& in_;
     const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
   };
+  std::chrono::nanoseconds spent() const noexcept {
+    return std::chrono::nanoseconds(nanoseconds_.load());
+  }
   double seconds() const noexcept { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
 
  private:

@@ -35,11 +35,20 @@ struct Reduction {
 
 // In the order in which the ranks did it.
 struct StepRecord {
+  // A rank that never steps, as in an evaluation, may gather any number of times.
+  static constexpr std::size_t kMostGathers = std::size_t{1} << 20;
   std::vector<GroupId> gathers;
   std::vector<Reduction> reductions;
+  bool has_all = true;  // else no order can be derived from it
+
+  void note_gather(GroupId group) {
+    has_all = has_all && gathers.size() < kMostGathers;
+    if (has_all) gathers.push_back(group);
+  }
   void clear() noexcept {
     gathers.clear();
     reductions.clear();
+    has_all = true;
   }
 };
 

@@ -74,6 +74,11 @@ void SequenceRunner::begin(std::uint32_t joined) {
 template <class Done>
 void SequenceRunner::wait(Lock& lock, WaitedFor& what, const Done& done) {
   const WaitedFor::Span span(what);
+  wait(lock, done);
+}
+
+template <class Done>
+void SequenceRunner::wait(Lock& lock, const Done& done) {
   const std::function<bool()> until = std::ref(done);
   waits_until_ = &until;
   changed_.notify_all();
@@ -94,9 +99,13 @@ void SequenceRunner::enter(std::uint32_t position) {
   changed_.notify_all();
 }
 
+void SequenceRunner::note_gather(GroupId group) {
+  if (p_.follows) p_.record.note_gather(group);
+}
+
 // The trainer has what gather number position_ is for.
 std::uint32_t SequenceRunner::pass_gather(GroupId group) {
-  p_.record.gathers.push_back(group);
+  note_gather(group);
   return slots_of_[position_ - 1];
 }
 
@@ -120,6 +129,15 @@ bool SequenceRunner::was_joined(GroupId group) const {
   return slots_of_.size() > position_ && sequence_.gathers()[position_] == group;
 }
 
+// First for this rank's own shard, as a gather that meets the others does.
+bool SequenceRunner::wait_for_join(Lock& lock, std::uint32_t number) {
+  wait(lock,
+       [&] { return slots_of_.size() + taken_.size() > number || state_ != State::kFollowing; });
+  wait(lock, p_.waits.gather,
+       [&] { return slots_of_.size() > number || state_ != State::kFollowing; });
+  return slots_of_.size() > number;
+}
+
 std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
   Lock lock(mutex_);
   if (state_ == State::kFailed && was_joined(group)) {  // what failed came behind it
@@ -134,9 +152,7 @@ std::optional<std::uint32_t> SequenceRunner::begin_gather(GroupId group) {
   const bool expected = number < gathers.size() && gathers[number] == group;
   if (state_ == State::kFollowing && expected) {
     enter(number + 1);
-    wait(lock, p_.waits.gather,
-         [&] { return slots_of_.size() > number || state_ != State::kFollowing; });
-    if (slots_of_.size() > number) return pass_gather(group);
+    if (wait_for_join(lock, number)) return pass_gather(group);
     position_ = number;  // it is yet to be made
   }
   leave(lock, p_.waits.gather);
@@ -166,7 +182,7 @@ void SequenceRunner::end_gather(GroupId group, bool all_clean) {
     position_ = 1;
     begin(1);
   }
-  p_.record.gathers.push_back(group);
+  note_gather(group);
 }
 
 // Null: not now, or no more.
@@ -239,10 +255,12 @@ void SequenceRunner::end_step(bool counts) {
   const Lock lock(mutex_);
   give_back_unused();
   if (counts && p_.follows) {
-    if (follows_step_) ++followed_;
+    // Of a part of a step, the ranks have followed all that there was.
+    if (follows_step_ && sequence_.whole()) ++followed_;
     steps_apart_ = follows_step_ ? 0 : steps_apart_ + 1;
     // One step that differed may be the only one.
-    if (steps_apart_ > 0 && (sequence_.empty() || steps_apart_ > 1)) {
+    const bool anew = follows_step_ ? !sequence_.whole() : sequence_.empty() || steps_apart_ > 1;
+    if (anew && p_.record.has_all) {
       sequence_.make(p_.record, p_.ahead, buckets_);
       slots_of_.reserve(sequence_.gathers().size());
       taken_.reserve(std::min<std::size_t>(p_.ahead, sequence_.gathers().size()) + 1);

@@ -141,11 +141,15 @@ class SequenceRunner final : private JoinSlots::Taker {
   bool begins_with(GroupId group) const noexcept;
   void begin(std::uint32_t joined);
   template <class Done>
+  void wait(Lock& lock, const Done& done);
+  template <class Done>
   void wait(Lock& lock, WaitedFor& what, const Done& done);
   bool trainer_waits() const;
+  bool wait_for_join(Lock& lock, std::uint32_t number);
   void leave(Lock& lock, WaitedFor& what);
   void enter(std::uint32_t position);
   std::uint32_t pass_gather(GroupId group);
+  void note_gather(GroupId group);
   void give_back_unused() noexcept;
   void throw_if_failed() const;
   HeldGradients* memory_for(Lock& lock, const Reduction& of);

@@ -17,6 +17,7 @@
 #include <tuple>
 
 #include "partition/partition.hpp"
+#include "support/expect_code.hpp"
 #include "support/failing_drive.hpp"
 #include "support/mlp.hpp"
 #include "support/rank_engines.hpp"
@@ -188,6 +189,7 @@ TEST(RanksStep, CanBeRepeatedOnTheRankWhereItFailed) {
               EXPECT_NE(std::string(error.what()).find("step 1 failed"), std::string::npos);
             }
           }
+          EXPECT_CODE(Code::kWrongState, rank.engine.step({.max_norm = 0.5f}), "other options");
         }
         EXPECT_EQ(rank.engine.step({}).parameters_updated, 1u);
         const Gathered lease = rank.engine.gather({0});
