@@ -348,8 +348,9 @@ class Engine {
   // Until wake(), every call but wake(), close(), stats() and queries of what was registered throws
   // kWrongState. wake() begins to remove the files, which may go on until the next sleep() or
   // close(). A killed process loses what they hold, unless the engine is durable.
-  // Cost:    writes everything that lives in memory once. Completes deferred updates first. If the
-  //          engine is durable, commits first what has changed, and that is collective.
+  // Cost:    writes everything that lives in memory once, and syncs it. Completes deferred updates
+  //          first. If the engine is durable, commits first what has changed, and that is
+  //          collective.
   // Order:   no group is gathered, and no gradient has arrived since the last step. The device has
   //          read what it was given: synchronise the trainer's streams before.
   // Throws   kWrongState naming a group that is gathered, or gradients. kInvalidArgument if there

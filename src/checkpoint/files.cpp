@@ -40,14 +40,23 @@ base::UniqueFd open_folder(const std::string& path) {
   return base::UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// Tries for longer than is_being_saved() holds the lock.
-bool lock(int folder) {
+// Tries for longer than is_being_saved() holds the lock. Returns an errno: EWOULDBLOCK if another
+// has it.
+int lock(int folder) {
   for (int tries = 0; tries < 50; ++tries) {
-    if (::flock(folder, LOCK_EX | LOCK_NB) == 0) return true;
-    if (errno != EWOULDBLOCK) return false;
+    if (::flock(folder, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (errno != EWOULDBLOCK && errno != EINTR) return errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  return false;
+  return EWOULDBLOCK;
+}
+
+// To a name that nothing has. NFS, CephFS and others cannot refuse one that is taken (EINVAL).
+// There an empty folder that comes just now is replaced, and nothing else.
+int rename_to_new(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 }  // namespace
 
@@ -212,22 +221,39 @@ bool has_name(int folder, const std::string& path) {
 // What a save or a conversion writes to its folder.
 bool is_of_a_save(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
-  if (entry.is_directory()) return name == "zero";
+  std::error_code unknown;
+  if (entry.is_directory(unknown)) return name == "zero";
   for (const char* const end : {".safetensors", ".json", ".bin", ".pt"})
     if (name.ends_with(end)) return true;
   return name == kUnfinishedName || name.starts_with("token.") || name.starts_with("checksums.") ||
          name.starts_with("written.") || name.starts_with("failed.");
 }
 
-// The mark goes last, so that whoever is killed here leaves a folder that the next save removes.
-void remove_unfinished(const std::string& folder) {
+// All but the mark. Returns an errno, as the next does.
+int remove_contents(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     if (at->path().filename() == kUnfinishedName) continue;
     fs::remove_all(at->path(), error);
-    if (error) return;
+    if (error) break;
   }
-  if (!error) fs::remove_all(folder, error);
+  return error.value() == ENOENT ? 0 : error.value();
+}
+
+// The mark goes last, so that whoever is killed here leaves a folder that the next save removes.
+// Where another rank has left its note just then, the mark comes again.
+int remove_unfinished(const std::string& folder) {
+  const std::string mark = folder + "/" + kUnfinishedName;
+  int error = 0;
+  for (int tries = 0; tries < 3; ++tries) {
+    if (error = remove_contents(folder); error != 0) return error;
+    ::unlinkat(AT_FDCWD, mark.c_str(), 0);
+    if (::unlinkat(AT_FDCWD, folder.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return 0;
+    error = errno;
+    if (error != ENOTEMPTY && error != EEXIST) return error;
+    (void)base::UniqueFd(::open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  }
+  return error;
 }
 }  // namespace
 
@@ -252,28 +278,46 @@ NewFolder::NewFolder(const std::string& directory, const Caller& caller)
   }
   fd_ = open_folder(path_);
   if (!fd_) refuse("open " + path_, errno);
-  // Another save may have taken the new folder for a dead one before this lock.
-  if (!lock(fd_.get()) || !has_name(fd_.get(), path_)) refuse_another_save();
+  // Another save may have taken the new folder for a dead one before this.
+  take_lock(fd_.get());
   write_file(path_ + "/" + kUnfinishedName, {}, caller_);
+}
+
+// The lock's holder before may have removed the folder.
+void NewFolder::take_lock(int folder) const {
+  const int error = lock(folder);
+  if (error != 0 && error != EWOULDBLOCK) {
+    ::unlinkat(AT_FDCWD, path_.c_str(), AT_REMOVEDIR);  // nobody saves here: if empty, it is ours
+    refuse("lock " + path_, error);
+  }
+  if (error != 0 || !has_name(folder, path_)) refuse_another_save();
 }
 
 // A folder whose lock nobody holds: its save is dead.
 void NewFolder::remove_dead() {
   const base::UniqueFd old = open_folder(path_);
-  if (!old) return;
-  // The lock's holder before may have removed the folder.
-  if (!lock(old.get()) || !has_name(old.get(), path_)) refuse_another_save();
-  std::error_code ignored;
+  if (!old && errno == ENOENT) return;
+  if (!old && (errno == ENOTDIR || errno == ELOOP)) {
+    throw Error(Code::kInvalidArgument,
+                std::string(caller_.call) + ": " + path_ +
+                    " is no folder; nothing was removed or written. Move it, or name another "
+                    "folder.");
+  }
+  if (!old) refuse("open " + path_, errno);
+  take_lock(old.get());
   const bool marked = is_there(path_ + "/" + kUnfinishedName);
-  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
-    if (marked && is_of_a_save(entry)) continue;
+  std::error_code error;
+  for (fs::directory_iterator at(path_, error), end; !error && at != end; at.increment(error)) {
+    if (marked && is_of_a_save(*at)) continue;
     throw Error(Code::kInvalidArgument,
                 std::string(caller_.call) + ": " + path_ + " has " +
-                    base::quoted_name(entry.path().filename().string()) +
+                    base::quoted_name(at->path().filename().string()) +
                     ", which no save has written; nothing was removed or written. Move it, or "
                     "name another folder.");
   }
-  remove_unfinished(path_);
+  // What cannot be listed may be anybody's.
+  if (error) refuse("list " + path_, error.value());
+  if (const int kept = remove_unfinished(path_); kept != 0) refuse("remove " + path_, kept);
 }
 
 void NewFolder::refuse_another_save() const {
@@ -286,13 +330,14 @@ void NewFolder::refuse(const std::string& what, int error) const {
 }
 
 NewFolder::~NewFolder() {
-  if (!finished_) remove_unfinished(path_);
+  if (!finished_) (void)remove_unfinished(path_);  // the next save removes what is left
 }
 
 void NewFolder::finish() {
-  if (::fsync(fd_.get()) != 0) refuse("sync " + path_, errno);
-  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, directory_.c_str(), RENAME_NOREPLACE) != 0)
-    refuse("rename " + path_ + " to " + directory_, errno);
+  // EINVAL: a file system that knows no sync of a folder.
+  if (::fsync(fd_.get()) != 0 && errno != EINVAL) refuse("sync " + path_, errno);
+  if (const int error = rename_to_new(path_, directory_); error != 0)
+    refuse("rename " + path_ + " to " + directory_, error);
   finished_ = true;
   (void)::unlink((directory_ + "/" + kUnfinishedName).c_str());  // no harm if it stays
   if (const int error = base::sync_folder(base::folder_above(directory_)); error != 0) {

@@ -91,6 +91,7 @@ class NewFolder {
 
  private:
   void remove_dead();
+  void take_lock(int folder) const;
   [[noreturn]] void refuse(const std::string& what, int error) const;
   [[noreturn]] void refuse_another_save() const;
   Caller caller_;

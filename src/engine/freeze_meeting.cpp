@@ -39,8 +39,7 @@ FreezeMeeting::Agreed FreezeMeeting::agree(const Found& mine) {
   const std::uint64_t epoch = std::ranges::min(all, {}, &Said::epoch).epoch;
   std::uint64_t opening = 0;
   std::memcpy(&opening, all[0].fresh.data(), sizeof opening);
-  const std::uint64_t newest = std::ranges::max(all, {}, &Said::epoch).epoch;
-  return {epoch, newest, epoch == 0 ? all[0].fresh : all[0].store, opening};
+  return {epoch, epoch == 0 ? all[0].fresh : all[0].store, opening};
 }
 
 void FreezeMeeting::refuse_unlike(const std::vector<Said>& all) const {

@@ -14,8 +14,9 @@
 //   reads and checks epoch 6          does so too: nobody has written its slots since
 //   "ready"                           "ready"                     all_ready(): both may write
 //
-// Until all_ready() has returned, no rank has written a byte of a store. A rank that refuses or
-// fails before says so in the place of its next message: then every rank throws, and names it.
+// Until all_ready() has returned, no rank has written a byte of a store that goes on. A rank that
+// refuses or fails before says so in the place of its next message: then every rank throws, and
+// names it.
 #pragma once
 #include <cstdint>
 #include <exception>
@@ -47,8 +48,7 @@ class FreezeMeeting {
     std::uint32_t files_of_rank = kNoRank;  // another rank whose files lie on this one's paths
   };
   struct Agreed {
-    std::uint64_t epoch = 0;   // 0: the store is made anew
-    std::uint64_t newest = 0;  // of any rank
+    std::uint64_t epoch = 0;  // 0: the store is made anew
     swap::RunBytes store{};
     std::uint64_t opening = 0;  // random: tells the epochs of this opening from those of another
   };
@@ -59,6 +59,9 @@ class FreezeMeeting {
   // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not
   // fit together.
   Agreed agree(const Found& mine);
+  // Collective, once, of a store that is made anew: before any rank removes files, all have erased
+  // what they had of a first commit. With it, another's missing files would be lost ones.
+  void before_removal() { meeting_.meet({}); }
   // Collective, once, after all else. `record`: of the epoch that the files hold, null if they are
   // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters
   // differ among the ranks, or if they were committed in different openings.

@@ -68,6 +68,8 @@ Sleep::Sleep(const Inputs& inputs, Running& running, Failure& failure, const std
     co_await r_.values->let_go();
     co_await r_.gather_slots->invalidate();
     co_await for_pieces(pieces_, [this](Piece& piece) { return write(piece); });
+    if (image_) co_await sync(*image_);
+    if (r_.epochs && r_.swap) co_await sync(*r_.swap);
   });
   give_back();
 }
@@ -106,6 +108,16 @@ async::Task<> Sleep::write(Piece& piece) {
   piece.checksum = kernels::xxh3_64(piece.memory, 0);
   co_await image_->write(piece.extent, piece.memory, swap::Priority::kDemand,
                          {"sleep: write of", &kWhat});
+}
+
+// Of what was written through the page cache, the kernel may tell only now that it is lost: the
+// memory is still there, and so are a store's drives, which would forget it when they end.
+async::Task<> Sleep::sync(swap::SwapTier& tier) {
+  try {
+    co_await tier.sync();
+  } catch (const Error& error) {
+    throw Error(error.code(), std::string("sleep: ") + error.what(), error.sys_errno());
+  }
 }
 
 async::Task<> Sleep::read(const Piece& piece) {

@@ -47,6 +47,7 @@ class Sleep {
   async::Task<> fill();
   void take_back();
   async::Task<> write(Piece& piece);
+  static async::Task<> sync(swap::SwapTier& tier);
   async::Task<> read(const Piece& piece);
 
   const Inputs& in_;

@@ -352,9 +352,11 @@ void Startup::open_store(Running& r) {
   store_->refuse_without_epoch();
   if (store_->exists()) {
     r.swap.reset();
-    store_->forget(/*remove=*/agreed.newest == 0);
+    store_->forget();
     refuse_without_room(r.plan);
+    store_->erase_first_commit();
   }
+  meeting_->before_removal();
   store_->remove_remains();
   deal_by_speed(r);
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);

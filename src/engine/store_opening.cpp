@@ -61,14 +61,16 @@ bool StoreOpening::is_half_made() {
 
 // Otherwise a kill between the renames of two drives would leave files of two stores, and a new
 // store would need as much room again.
-void StoreOpening::forget(bool remove) {
+void StoreOpening::forget() {
   exists_ = false;
-  existing_ = swap::Existing::kReplace;
-  if (!remove) return;
   remains_.emplace(paths_, in_.settings.store, swap::RanksOfStore::one(in_.collective->rank()));
-  if (!remains_->nothing_committed()) return remains_.reset();
-  existing_ = swap::Existing::kRefuse;
-  count_on_remains();
+  if (remains_->at_most_a_first_commit()) return count_on_remains();
+  existing_ = swap::Existing::kReplace;
+  remains_.reset();
+}
+
+void StoreOpening::erase_first_commit() {
+  if (remains_) remains_->erase_first_commit();
 }
 
 // The plan may count on what will be free.

@@ -54,9 +54,11 @@ class StoreOpening {
   void refuse_without_epoch() const;
   // Once the ranks make the store anew: removes what a start that was cut off has left of it.
   void remove_remains();
-  // From now on open() makes new files. `remove`: no rank has committed anything, so
-  // remove_remains() removes the old ones first. Else they stay until the new ones get their names.
-  void forget(bool remove);
+  // From now on open() makes new files: the ranks have no epoch in common. remove_remains() removes
+  // the old ones first, if they hold no more than a first commit, once every rank has called
+  // erase_first_commit(). Else they stay until the new ones get their names.
+  void forget();
+  void erase_first_commit();
 
  private:
   void refuse_one_directory_twice() const;

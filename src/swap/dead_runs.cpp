@@ -15,6 +15,7 @@
 
 #include "base/error_text.hpp"
 #include "base/units.hpp"
+#include "swap/refusal.hpp"
 #include "swap/run_lock.hpp"
 #include "swap/run_manifest.hpp"
 
@@ -34,7 +35,7 @@ bool is_run_id(const std::string& name) {
 }
 }  // namespace
 
-std::vector<std::string> names_in(int directory) {
+std::vector<std::string> names_in(int directory, int& sys_errno) {
   std::vector<std::string> names;
   alignas(dirent64) std::array<char, 32 * 1024> buffer;
   ::lseek(directory, 0, SEEK_SET);
@@ -47,6 +48,7 @@ std::vector<std::string> names_in(int directory) {
       at += entry->d_reclen;
     }
   }
+  sys_errno = got < 0 && errno != ENOENT ? errno : 0;
   return names;
 }
 
@@ -72,7 +74,7 @@ Removed remove_run(int parent, const std::string& name, int directory) {
     if (::renameat(parent, name.c_str(), parent, doomed.c_str()) == 0) current = doomed;
   }
   Removed removed;
-  std::vector<std::string> files = names_in(directory);
+  std::vector<std::string> files = names_in(directory, removed.error);
   // The lock last: while it is there, it says who works here.
   std::partition(files.begin(), files.end(),
                  [](const std::string& file) { return file != "lock"; });
@@ -109,10 +111,11 @@ void remove_if_empty(int user_directory, const std::string& user_name) {
 namespace {
 // True if nothing but what a start makes is in there: it died before it had a manifest.
 bool holds_only_a_start(int directory) {
-  const std::vector<std::string> names = names_in(directory);
-  return std::all_of(names.begin(), names.end(), [](const std::string& name) {
-    return name == "lock" || name == "manifest.json";
-  });
+  int error = 0;
+  const std::vector<std::string> names = names_in(directory, error);
+  return error == 0 && std::all_of(names.begin(), names.end(), [](const std::string& name) {
+           return name == "lock" || name == "manifest.json";
+         });
 }
 
 // A name in the user's directory, and the pid that its manifest names.
@@ -130,13 +133,26 @@ Candidate look_at(const std::string& name, int directory) {
               (name.starts_with(kBeingMade) && holds_only_a_start(directory)),
           0};
 }
+
+std::vector<std::string> names_of_runs(int user_directory, const std::string& user_path,
+                                       const LogSink& log) {
+  int error = 0;
+  std::vector<std::string> names = names_in(user_directory, error);
+  if (error != 0) {
+    log(LogLevel::kWarning, "could not list " + user_path + ": " + base::errno_text(error) +
+                                "; what dead runs have left there may stay, and takes up space "
+                                "until the next run on that path removes it; " +
+                                what_helps(error));
+  }
+  return names;
+}
 }  // namespace
 
 void reclaim_dead_runs(int user_directory, const std::string& user_path, const LogSink& log) {
   std::uint64_t bytes = 0;
   std::uint32_t runs = 0;
   int patience = kLockTries;  // for all together: a killed process may still be letting go
-  for (const std::string& name : names_in(user_directory)) {
+  for (const std::string& name : names_of_runs(user_directory, user_path, log)) {
     int error = 0;
     const UniqueFd directory = open_own_directory(user_directory, name, error);
     if (!directory) continue;

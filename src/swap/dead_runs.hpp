@@ -23,7 +23,8 @@ std::string user_directory_name();
 // errno.
 base::UniqueFd open_own_directory(int parent, const std::string& name, int& sys_errno);
 // Reads through `directory` itself: a run must be able to end when no further descriptor is left.
-std::vector<std::string> names_in(int directory);
+// Sets the errno with which the listing ended early, or 0, also of a directory that was removed.
+std::vector<std::string> names_in(int directory, int& sys_errno);
 
 struct Removed {
   std::uint64_t bytes = 0;  // the bytes that this freed

@@ -72,6 +72,11 @@ UniqueFd find_directory(int parent, const std::string& name, const std::string& 
   return directory;
 }
 
+// Removed meanwhile, a file or a link in a directory's place, or another user's.
+bool is_no_store_of_ours(int error) {
+  return error == ENOENT || error == ENOTDIR || error == ELOOP || error == EPERM;
+}
+
 // The user's directory below a path.
 UniqueFd find_user_directory(const std::string& nvme_path) {
   const std::string name = user_directory_name();
@@ -311,11 +316,14 @@ std::vector<StoreName> files_of_store(const PathProbe& path, const std::string& 
   std::vector<StoreName> files;
   const UniqueFd user = find_user_directory(path.path);
   const std::string name = StoreName{store}.directory();
-  const UniqueFd directory =
-      user ? find_directory(user.get(), name, path.path + "/" + user_directory_name() + "/" + name)
-           : UniqueFd();
+  const std::string directory_path = path.path + "/" + user_directory_name() + "/" + name;
+  const UniqueFd directory = user ? find_directory(user.get(), name, directory_path) : UniqueFd();
   if (!directory) return files;
-  for (const std::string& file : names_in(directory.get())) {
+  int error = 0;
+  const std::vector<std::string> names = names_in(directory.get(), error);
+  // A file that was passed over would be taken for lost, and its store for none.
+  if (error != 0) refuse("could not list", directory_path, error);
+  for (const std::string& file : names) {
     if (const auto found = name_of_file(store, file)) files.push_back(*found);
   }
   return files;
@@ -345,9 +353,15 @@ std::vector<std::string> stores_at(const std::string& nvme_path) {
   std::vector<std::string> stores;
   const UniqueFd user = find_user_directory(nvme_path);
   if (!user) return stores;
-  for (const std::string& name : names_in(user.get())) {
+  int listing = 0;
+  const std::vector<std::string> names = names_in(user.get(), listing);
+  if (listing != 0)
+    refuse("could not list", nvme_path + "/" + user_directory_name(), listing, StoreUse::kRead);
+  for (const std::string& name : names) {
     int error = 0;
-    if (name.starts_with(kStorePrefix) && open_own_directory(user.get(), name, error))
+    if (!name.starts_with(kStorePrefix)) continue;
+    // One that cannot be opened now is still there.
+    if (open_own_directory(user.get(), name, error) || !is_no_store_of_ours(error))
       stores.push_back(name.substr(kStorePrefix.size()));
   }
   std::ranges::sort(stores);

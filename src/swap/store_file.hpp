@@ -84,7 +84,7 @@ class StoreFile : public DriveFile {
 };
 
 // All files of a store below a path, of every rank, those that are being made too. Takes no lock.
-// Throws kIo if a directory of that name is not this user's.
+// Throws kIo if a directory of that name is not this user's, or cannot be listed.
 std::vector<StoreName> files_of_store(const PathProbe& path, const std::string& store);
 // The numbers of the drives whose files of that store and rank lie below a path, ascending. Throws
 // as well.
@@ -93,6 +93,7 @@ std::vector<std::uint32_t> drives_in_store(const PathProbe& path, const std::str
 // The lowest other rank that has a file of that store there. Throws as well.
 std::optional<std::uint32_t> another_rank_in_store(const PathProbe& path, const std::string& store,
                                                    std::uint32_t rank);
-// The names of this user's stores below a path, ascending. Throws kIo as well.
+// The names of this user's stores below a path, ascending, also of those that cannot be opened.
+// Throws kIo as well.
 std::vector<std::string> stores_at(const std::string& nvme_path);
 }  // namespace headrace::swap

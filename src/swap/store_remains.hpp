@@ -5,6 +5,10 @@
 // A rank commits nothing before all files of all ranks have their names. So where a named file is
 // missing, and the others are as they were made, there was never a committed epoch, and all of them
 // may go. Otherwise the missing file is one that was lost or is not mounted, and nothing goes.
+//
+// Where no file is missing and the ranks have no epoch in common, a crash has cut their first
+// commit off. Some ranks may have it whole. All ranks erase it first, and remove files only then:
+// so whenever another crash comes, what it leaves is as it was made, or holds that commit again.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -32,6 +36,10 @@ class StoreRemains {
   // Whether each named file is as it was made, with its header and its first record whole. Of files
   // that are being made nothing is asked: they are of no store yet.
   bool nothing_committed() const;
+  // Whether each named file is as it was made, but for what a first commit has written.
+  bool at_most_a_first_commit() const;
+  // Makes such files as they were made, durably. Throws kIo.
+  void erase_first_commit();
   // The bytes that remove() frees on each of the paths.
   const std::vector<std::uint64_t>& bytes_on_paths() const noexcept { return bytes_; }
   // Throws kWrongState unless nothing_committed(), and kIo.

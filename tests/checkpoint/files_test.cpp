@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,6 +18,7 @@
 
 #include "headrace/error.hpp"
 #include "support/temporary_directory.hpp"
+#include "swap/limits.hpp"
 
 namespace headrace::checkpoint::files_test {
 namespace {
@@ -87,6 +89,60 @@ TEST(NewFolders, AreNotTakenFromASaveThatHasJustReplacedThem) {
   EXPECT_NE(refusal.find("another save is writing " + path), std::string::npos) << refusal;
   EXPECT_TRUE(fs::exists(path + "/model.safetensors"));
   ::close(now);
+}
+
+// A dead save's folder that cannot be looked at: the error says so, and names no other save.
+TEST(NewFolders, NameWhatKeepsThemFromADeadOne) {
+  namespace fs = std::filesystem;
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/a.tmp";
+  const auto refusal = [&](int spare) {
+    const swap::test::FewDescriptors few(static_cast<std::size_t>(spare));
+    return refusal_of([&] { const NewFolder taken(folder.string() + "/a"); });
+  };
+  fs::create_directory(path);
+  std::ofstream(path + "/.unfinished");
+  std::ofstream(path + "/thesis.txt") << "mine";
+  const std::string not_opened = refusal(0), not_listed = refusal(1);
+  EXPECT_NE(not_opened.find("cannot open " + path + ": EMFILE"), std::string::npos) << not_opened;
+  EXPECT_NE(not_listed.find("cannot list " + path + ": EMFILE"), std::string::npos) << not_listed;
+  EXPECT_TRUE(fs::exists(path + "/thesis.txt"));
+  fs::remove_all(path);
+  fs::create_directory_symlink(folder.string(), path);
+  const std::string link = refusal(10);
+  EXPECT_NE(link.find(path + " is no folder; nothing was removed"), std::string::npos) << link;
+  EXPECT_TRUE(fs::is_symlink(path));
+}
+
+TEST(NewFolders, NameAListingThatFailsMidWayAndLocksThatAreNone) {
+  namespace fs = std::filesystem;
+  const testing::TemporaryDirectory folder;
+  const std::string path = folder.string() + "/a.tmp";
+  fs::create_directory(path);
+  std::ofstream(path + "/.unfinished");
+  // In a child, whose exit code this is.
+  const auto expect_refusal = [&](long call, int error, const std::string& text) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (!swap::test::forbid(call, error)) ::_exit(77);
+      const std::string refusal =
+          refusal_of([&] { const NewFolder taken(folder.string() + "/a"); });
+      EXPECT_NE(refusal.find(text), std::string::npos) << refusal;
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  const int status = expect_refusal(SYS_getdents64, EIO, "cannot list " + path + ": EIO");
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(path + "/.unfinished"));
+  EXPECT_EQ(expect_refusal(SYS_flock, ENOLCK, "cannot lock " + path + ": ENOLCK"), 0);
+  EXPECT_TRUE(fs::exists(path + "/.unfinished"));
+  fs::remove_all(path);
+  EXPECT_EQ(expect_refusal(SYS_flock, ENOLCK, "cannot lock " + path + ": ENOLCK"), 0);
+  EXPECT_FALSE(fs::exists(path)) << "nothing stays of what cannot be locked";
 }
 
 TEST(FilesOfACheckpoint, AreNotReadWhereTheyAreFarTooLarge) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A save is killed at each of its calls that change a file or a folder, and at any time. So is one
-// beside training. The calls of that one fail, too.
+// beside training. The calls of that one fail, too. Others fail as on file systems that lack them.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +32,12 @@ using testing_checkpoints::Training;
 std::atomic<std::uint64_t> calls_made{0}, calls_to_live{~std::uint64_t{0}};
 // The errno of every write to a file, or sync, of these checkpoints; 0: none.
 std::atomic<int> write_error{0}, sync_error{0};
+// As NFS does: a rename cannot refuse a name that is taken, and folders know no sync.
+std::atomic<bool> renames_take_no_flags{false}, folders_have_no_sync{false};
+// Of another program, which makes this folder, with a file, when a save is about to give it a name.
+std::atomic<bool> name_is_taken{false};
+// Of another rank, which leaves its note just before rank 0 removes the folder, so many times.
+std::atomic<int> late_notes{0};
 
 void count_call() {
   if (calls_made++ == calls_to_live) ::raise(SIGKILL);
@@ -40,6 +48,23 @@ bool is_of_a_checkpoint(int fd) {
   const std::string path =
       std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored);
   return path.find(".tmp/") != std::string::npos;
+}
+
+bool is_folder_without_sync(int fd) {
+  struct stat status {};
+  return folders_have_no_sync && ::fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+void take_name(const char* name) {
+  if (!name_is_taken.exchange(false)) return;
+  std::filesystem::create_directory(name);
+  std::ofstream(std::string(name) + "/mine") << "of another program";
+}
+
+void leave_note(const std::string& folder) {
+  if (!folder.ends_with(".tmp") || late_notes <= 0) return;
+  --late_notes;
+  std::ofstream(folder + "/failed.1") << "why";
 }
 
 bool fails(int fd, int error) {
@@ -60,6 +85,10 @@ ssize_t pwrite(int fd, const void* data, std::size_t size, off_t at) {
 int fsync(int fd) {
   headrace::count_call();
   if (headrace::fails(fd, headrace::sync_error)) return -1;
+  if (headrace::is_folder_without_sync(fd)) {
+    errno = EINVAL;
+    return -1;
+  }
   return static_cast<int>(::syscall(SYS_fsync, fd));
 }
 int fallocate(int fd, int mode, off_t at, off_t size) {
@@ -68,10 +97,16 @@ int fallocate(int fd, int mode, off_t at, off_t size) {
 }
 int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
   headrace::count_call();
+  if (flags != 0 && headrace::renames_take_no_flags) {
+    headrace::take_name(to);
+    errno = EINVAL;
+    return -1;
+  }
   return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
 }
 int unlinkat(int at, const char* name, int flags) noexcept {
   headrace::count_call();
+  if ((flags & AT_REMOVEDIR) != 0) headrace::leave_note(name);
   return static_cast<int>(::syscall(SYS_unlinkat, at, name, flags));
 }
 int rename(const char* from, const char* to) noexcept {
@@ -271,6 +306,65 @@ TEST_F(KilledSave, BesideTrainingLeavesTheOneBefore) {
   }
   std::cout << points << " points\n";
   EXPECT_GE(points, kEvery == 1 ? 200u : 10u);
+  expect_next_save_works();
+}
+
+// ---- file systems that lack a call ----
+
+class SaveWithoutFlags : public KilledSave {
+ protected:
+  void SetUp() override {
+    KilledSave::SetUp();
+    renames_take_no_flags = folders_have_no_sync = true;
+  }
+  void TearDown() override { renames_take_no_flags = folders_have_no_sync = false; }
+};
+
+TEST_F(SaveWithoutFlags, IsWholeUnderItsName) {
+  Training run({.width = 100});
+  run.train(1);
+  save_checkpoint(run.engine(), second_, {.latest = true});
+  EXPECT_FALSE(fs::exists(second_ + ".tmp"));
+  ASSERT_TRUE(fs::exists(second_));
+  expect_one_or_the_other();
+}
+
+TEST_F(SaveWithoutFlags, LeavesAFolderThatTookItsName) {
+  Training run({.width = 100});
+  name_is_taken = true;
+  const std::string error = error_of([&] { save_checkpoint(run.engine(), second_); });
+  EXPECT_FALSE(name_is_taken);
+  EXPECT_NE(error.find("cannot rename " + second_ + ".tmp to " + second_), std::string::npos)
+      << error;
+  EXPECT_TRUE(fs::exists(second_ + "/mine"));
+  EXPECT_FALSE(fs::exists(second_ + "/manifest.json"));
+  EXPECT_FALSE(fs::exists(second_ + ".tmp"));
+}
+
+// ---- a note that comes late ----
+
+class FailedSave : public KilledSave {
+ protected:
+  void fail_with_late_notes(int notes) {
+    Training run({.width = 100});
+    write_error = EIO;
+    late_notes = notes;
+    EXPECT_NE(error_of([&] { save_checkpoint(run.engine(), second_); }), "no error");
+    write_error = 0;
+  }
+  void TearDown() override { write_error = late_notes = 0; }
+};
+
+TEST_F(FailedSave, RemovesANoteThatCameBeforeItsFolderWent) {
+  fail_with_late_notes(1);
+  EXPECT_EQ(late_notes, 0);
+  EXPECT_FALSE(fs::exists(second_ + ".tmp"));
+}
+
+TEST_F(FailedSave, LeavesAFolderWithNotesToTheNext) {
+  fail_with_late_notes(1000);
+  EXPECT_TRUE(fs::exists(second_ + ".tmp/failed.1"));
+  late_notes = 0;
   expect_next_save_works();
 }
 

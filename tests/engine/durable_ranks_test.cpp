@@ -27,6 +27,7 @@
 #include "support/killing_queue.hpp"
 #include "support/scripted_trainer.hpp"
 #include "support/socket_ranks.hpp"
+#include "support/store_renames.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/dead_runs.hpp"
 #include "swap/store_format.hpp"
@@ -653,6 +654,15 @@ TEST_F(RanksRefusal, NamesFilesOfACopyThatWentOnByItself) {
 
 // ---- of two drives, one without its file ----
 
+void erase_first_commit(const fs::path& path) {
+  std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);
+  swap::StoreHead head;
+  stream.read(reinterpret_cast<char*>(&head), sizeof head);
+  const swap::Extent at = swap::place_of(swap::kFirstCommitRoot, 0, 0, head.commit_bytes);
+  stream.seekp(static_cast<std::streamoff>(at.offset_bytes));
+  stream << std::string(swap::kCopies * head.commit_bytes, '\0');
+}
+
 class HalfMadeRank : public ::testing::Test {
  protected:
   fs::path file(std::uint32_t rank, std::uint32_t drive, const std::string& prefix = "") const {
@@ -678,6 +688,31 @@ TEST_F(HalfMadeRank, IsBegunAnewWithTheOthers) {
     }));
     EXPECT_FALSE(fs::exists(file(1, 1, swap::kBeingMade)));
     expect_no_error(run_world(2, settings_, [](Rank&) {}));
+  }
+}
+
+// One rank had its first commit when all were killed, the other had not; the next run is killed
+// while it makes the store anew. `half`: a run before that was killed while it erased that commit.
+TEST_F(HalfMadeRank, IsWhatTwoKillsAroundTheFirstCommitLeave) {
+  for (const bool half : {false, true}) {
+    SCOPED_TRACE(half);
+    expect_no_error(
+        run_world(2, settings_, [](Rank& rank) { train_to(rank.engine, rank.trainer, 1); }));
+    for (const std::uint32_t drive : {0u, 1u}) erase_first_commit(file(1, drive));
+    if (half) erase_first_commit(file(0, 0));
+    const pid_t child = ::fork();
+    if (child == 0) {
+      testing::store_renames_to_live = 1;
+      run_world(2, settings_, [](Rank&) {});
+      ::_exit(1);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;
+    expect_no_error(run_world(2, settings_, [&](Rank& rank) {
+      EXPECT_FALSE(rank.engine.resumed());
+      EXPECT_EQ(rank.trainer.hashes(), expected(2)[0]);
+    }));
   }
 }
 

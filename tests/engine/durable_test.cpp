@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include <functional>
 #include <iostream>
 #include <limits>
+#include <string_view>
 #include <thread>
 
 #include "base/unique_fd.hpp"
@@ -30,9 +32,18 @@
 #include "support/io_queue_fault.hpp"
 #include "support/killing_queue.hpp"
 #include "support/scripted_trainer.hpp"
+#include "support/store_renames.hpp"
 #include "support/temporary_directory.hpp"
 #include "swap/dead_runs.hpp"
 #include "swap/store_format.hpp"
+
+// In the place of the C library's.
+extern "C" int renameat(int from_at, const char* from, int to_at, const char* to) noexcept {
+  if (std::string_view(to).ends_with(".store") && headrace::testing::store_renames_to_live >= 0 &&
+      headrace::testing::store_renames_to_live-- == 0)
+    ::raise(SIGKILL);
+  return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, 0));
+}
 
 namespace headrace::durable_test {
 namespace {
@@ -972,6 +983,18 @@ TEST_F(DurableRefusal, GoesOnByAnotherCopyOfARecord) {
 
 // ---- stores that were never whole ----
 
+// On every copy, as a crash leaves it that comes before the sync.
+void tear_first_commit(const std::filesystem::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  swap::StoreHead head;
+  file.read(reinterpret_cast<char*>(&head), sizeof head);
+  for (std::uint32_t copy = 0; copy < swap::kCopies; ++copy) {
+    const swap::Extent at = swap::place_of(swap::kFirstCommitRoot, copy, 0, head.commit_bytes);
+    file.seekp(static_cast<std::streamoff>(at.offset_bytes));
+    file << std::string(512, 'x');
+  }
+}
+
 // What a kill leaves between the renames of two drives, or before the first.
 class HalfMadeStore : public ::testing::Test {
  protected:
@@ -1041,6 +1064,24 @@ TEST_F(HalfMadeStore, IsWhatAKillBetweenTheRenamesOfTwoDrivesLeaves) {
     between = std::filesystem::exists(file(0)) && !std::filesystem::exists(file(1));
   }
   ASSERT_TRUE(between);
+  Engine engine(settings_, quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  EXPECT_EQ(trainer.hashes(), expected()[0]);
+  EXPECT_EQ(names(), whole_);
+}
+
+// The first comes in mid-commit, the second between the renames of the store that is made anew.
+TEST_F(HalfMadeStore, IsWhatTwoKillsAroundTheFirstCommitLeave) {
+  make(1, paths_.size());
+  for (const std::size_t drive : {0u, 1u}) tear_first_commit(file(drive));
+  ASSERT_EQ(in_a_child([&] {
+              testing::store_renames_to_live = 1;
+              Engine engine(settings_, quiet());
+              const ScriptedTrainer trainer(engine, kGroups);
+            }),
+            -SIGKILL);
+  EXPECT_TRUE(std::filesystem::exists(file(0)));
+  EXPECT_FALSE(std::filesystem::exists(file(1))) << "the one before went first";
   Engine engine(settings_, quiet());
   ScriptedTrainer trainer(engine, kGroups);
   EXPECT_EQ(trainer.hashes(), expected()[0]);

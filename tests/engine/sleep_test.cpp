@@ -325,15 +325,19 @@ TEST(Sleep, StaysAsleepWithoutDeviceMemoryAndWakesLater) {
   EXPECT_EQ(engine.hash_parameters(), hash);
 }
 
-// Fails reads or writes of the image, or of all files, while it is told to.
+// Fails reads, writes or syncs of all files, or of those with this end, while it is told to.
 struct Faults {
-  std::atomic<bool> reads{false}, writes{false};
-  engine::EngineParts parts() {
+  std::atomic<bool> reads{false}, writes{false}, syncs{false};
+  engine::EngineParts parts(const std::string& end = "") {
     engine::EngineParts parts;
-    parts.make_drive = [this](async::Conductor& conductor, swap::DriveOptions options) {
+    parts.make_drive = [=, this](async::Conductor& conductor, swap::DriveOptions options) {
+      const bool fails = options.path.ends_with(end);
       return std::make_unique<testing::FailingDrive>(
-          conductor, std::move(options), [this](const swap::Transfer& transfer) {
-            return transfer.kind == swap::IoKind::kRead ? reads.load() : writes.load();
+          conductor, std::move(options), [=, this](const swap::Transfer& transfer) {
+            const bool now = transfer.kind == swap::IoKind::kRead    ? reads
+                             : transfer.kind == swap::IoKind::kWrite ? writes
+                                                                     : syncs;
+            return fails && now;
           });
     };
     return parts;
@@ -360,6 +364,45 @@ TEST(Sleep, AFailedDriveLeavesItAwakeOrAsleepAndTheCallCanBeRepeated) {
   run.engine.wake();
   EXPECT_EQ(run.hashes(), hashes);
   run.train(1);
+}
+
+// What was written through the page cache, and of what the kernel then says that it is lost.
+TEST(Sleep, KeepsItsMemoryUntilTheImageIsWritten) {
+  const TemporaryDirectory directory, other;
+  TrainedRun whole(settings_of(Where::kPart, other.string()));
+  whole.train(2);
+  Faults faults;
+  TrainedRun run(settings_of(Where::kPart, directory.string()), {}, nullptr, nullptr,
+                 faults.parts());
+  run.train(1);
+  const std::string hashes = run.hashes();
+  faults.syncs = true;
+  expect_words(error_of([&] { run.engine.sleep(); }), {"kIo sleep: sync of ", ".swap: EIO"});
+  EXPECT_EQ(run.hashes(), hashes);
+  run.train(1);
+  EXPECT_EQ(run.hashes(), whole.hashes());
+  faults.syncs = false;
+  run.engine.sleep();
+  run.engine.wake();
+  EXPECT_EQ(run.hashes(), whole.hashes());
+}
+
+// Loads before the first commit: a later commit names what they wrote, and its drives are new ones.
+TEST(Sleep, DoesNotForgetThatAStoreMayHaveLostWhatWasLoaded) {
+  const TemporaryDirectory directory;
+  Settings settings = settings_of(Where::kPart, directory.string());
+  settings.durable_every = 1;
+  settings.store = "run";
+  Faults faults;
+  TrainedRun run(settings, {}, nullptr, nullptr, faults.parts(".store"));
+  const std::string hashes = run.hashes();
+  faults.syncs = true;
+  expect_words(error_of([&] { run.engine.sleep(); }), {"kIo sleep: sync of ", ".store: EIO"});
+  EXPECT_EQ(run.hashes(), hashes);
+  faults.syncs = false;
+  run.train(1);
+  run.engine.sleep();
+  EXPECT_EQ(run.engine.durable_step(), 1u);
 }
 
 TEST(Sleep, NamesADamagedImageAndDoesNotWakeFromIt) {

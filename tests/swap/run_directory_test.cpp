@@ -154,6 +154,31 @@ TEST_F(RunDirectoryTest, NamesADirectoryInADeadRunThatItLeavesThereAtEveryStart)
   EXPECT_TRUE(tree(scratch_.path()).empty());
 }
 
+// A listing that fails is no empty directory: what stays is named, and goes at the next start.
+TEST_F(RunDirectoryTest, SaysOnceWhatItCouldNotListAndLeavesItToTheNextStart) {
+  const std::string dead = killed_run(4096);
+  const int status = in_child([&] {
+    if (!forbid(SYS_getdents64, EIO)) return 77;
+    auto run = start();
+    const std::string path = run->path();
+    EXPECT_EQ(log_.at(LogLevel::kWarning).size(), 1u);
+    EXPECT_TRUE(
+        log_.at(LogLevel::kWarning)[0].starts_with("could not list " + user_path() + ": EIO"))
+        << log_.at(LogLevel::kWarning)[0];
+    run.reset();
+    EXPECT_EQ(log_.at(LogLevel::kWarning).size(), 2u);
+    EXPECT_NE(log_.at(LogLevel::kWarning).back().find(fs::path(path).filename().string() + ": EIO"),
+              std::string::npos)
+        << log_.at(LogLevel::kWarning).back();
+    return HasFailure() ? 1 : 0;
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::exists(dead));
+  start().reset();
+  EXPECT_TRUE(tree(scratch_.path()).empty());
+}
+
 TEST_F(RunDirectoryTest, ReclaimsOnAPathWhereNothingIsStoredAndMakesNothingThere) {
   reclaim_dead_runs_at(scratch_.path(), log_.sink());
   reclaim_dead_runs_at(scratch_ / "nothing", log_.sink());

@@ -501,6 +501,39 @@ TEST_F(StoreFileTest, RefusesWhereFilesCannotBeLockedAndLeavesNothing) {
   EXPECT_EQ(refused_by([this] { open(); }), 0);
 }
 
+// A store that cannot be listed is not one without files, nor none.
+TEST_F(StoreFileTest, WhatCannotBeListedIsRefused) {
+  make_store();
+  const int status = in_child([&] {
+    if (!forbid(SYS_getdents64, EIO)) return 77;
+    const auto expect_unlisted = [&](const std::function<void()>& call, const std::string& path) {
+      expect_refused(call, Code::kIo, EIO, {"could not list " + path + ": EIO", "dmesg"});
+    };
+    expect_unlisted([this] { drives_in_store(probe_, "run7", 0); }, directory());
+    expect_unlisted([this] { another_rank_in_store(probe_, "run7", 0); }, directory());
+    expect_unlisted([this] { stores_at(scratch_.path()); }, user_path());
+    return HasFailure() ? 1 : 0;
+  });
+  if (status == 77) GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(StoreFileTest, AStoreThatCannotBeOpenedIsNotPassedOver) {
+  ::chmod(scratch_.path().c_str(), 0777);
+  const int status = in_child([&] {
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return 77;
+    make_store();
+    ::chmod(directory().c_str(), 0);
+    EXPECT_EQ(stores_at(scratch_.path()), std::vector<std::string>{"run7"});
+    expect_refused([this] { drives_in_store(probe_, "run7", 0); }, Code::kIo, EACCES,
+                   {directory()});
+    ::chmod(directory().c_str(), 0700);
+    return HasFailure() ? 1 : 0;
+  });
+  if (status == 77) GTEST_SKIP() << "this root cannot become an ordinary user";
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(StoreFileTest, TooLittleSpaceNamesWantedAndFreeBytesAndLeavesNothing) {
   const std::uint64_t wanted = std::uint64_t{1} << 43;
   expect_refused([&] { create(0, wanted); }, Code::kNoSpace, ENOSPC,

@@ -3,7 +3,10 @@
 // the store's codecs, drives and ranks; what is damaged, missing or in the way is named, and leaves
 // no file.
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
@@ -30,6 +33,20 @@
 #include "swap/record.hpp"
 #include "swap/store_registration.hpp"
 #include "tools/called.hpp"
+
+namespace headrace::tools::store_export_test {
+namespace {
+// What comes before a call of flock().
+std::function<void(int)> before_lock;
+}  // namespace
+}  // namespace headrace::tools::store_export_test
+
+// In the place of the C library's.
+extern "C" int flock(int fd, int operation) noexcept {
+  const auto before = headrace::tools::store_export_test::before_lock;  // which may end itself
+  if (before) before(fd);
+  return static_cast<int>(::syscall(SYS_flock, fd, operation));
+}
 
 namespace headrace::tools::store_export_test {
 namespace {
@@ -276,6 +293,31 @@ TEST_F(StoreExport, WritesAnewWhatAKilledOneLeft) {
   ASSERT_EQ(called.exit_code, 0) << called.err;
   EXPECT_EQ(read_safetensors(out()), expected);
   EXPECT_EQ(files_out(), 1);
+}
+
+// It gets its name between this one's open and lock.
+TEST_F(StoreExport, LeavesWhatAnotherHasJustFinished) {
+  trained(kPlain);
+  const std::string temporary = out() + ".headrace-tmp";
+  for (const bool still_there : {false, true}) {  // under the temporary name, too: a kill came then
+    SCOPED_TRACE(still_there);
+    std::ofstream(temporary) << "whole";
+    before_lock = [&](int fd) {
+      if (fs::read_symlink("/proc/self/fd/" + std::to_string(fd)) != temporary) return;
+      before_lock = nullptr;
+      if (still_there) fs::create_hard_link(temporary, out());
+      if (!still_there) fs::rename(temporary, out());
+    };
+    const Called called = call(store, words(kPlain));
+    EXPECT_FALSE(before_lock);
+    EXPECT_EQ(called.exit_code, 2) << called.err;
+    EXPECT_NE(called.err.find(out() + " exists"), std::string::npos) << called.err;
+    std::string kept;
+    std::ifstream(out()) >> kept;
+    EXPECT_EQ(kept, "whole");
+    EXPECT_EQ(files_out(), 1);
+    fs::remove(out());
+  }
 }
 
 TEST_F(StoreExport, RefusesToWriteToWhatIsNoFile) {

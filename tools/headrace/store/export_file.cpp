@@ -34,6 +34,7 @@ ExportFile::ExportFile(std::string path, std::uint64_t size_bytes)
   swap::check_file_size_limit(path_, size_bytes);
   open_locked();
   try {
+    refuse_existing();  // another export may have ended since
     reserve(size_bytes);
   } catch (...) {
     ::unlink(temporary_.c_str());
@@ -60,6 +61,12 @@ void ExportFile::refuse_no_file(unsigned mode) const {
                                           "or name another file.");
 }
 
+bool ExportFile::is_temporary(const struct stat& open) const {
+  struct stat named {};
+  return ::lstat(temporary_.c_str(), &named) == 0 && named.st_ino == open.st_ino &&
+         named.st_dev == open.st_dev;
+}
+
 void ExportFile::open_locked() {
   struct stat status {};
   do {
@@ -74,7 +81,8 @@ void ExportFile::open_locked() {
                                          "; nothing was written. Name another file.");
     }
     if (::fstat(fd_.get(), &status) != 0) fail("could not look at " + temporary_, errno, kNoFile);
-  } while (status.st_nlink == 0);  // removed between open and lock
+    // Between open and lock it may have been removed, or become another export's finished file.
+  } while (!is_temporary(status));
 }
 
 // Early, since an export may take hours.

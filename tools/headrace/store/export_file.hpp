@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // export_file.hpp: a file that is there whole or not at all, and takes no other file's place.
 #pragma once
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,8 +16,8 @@ namespace headrace::tools {
 class ExportFile {
  public:
   // Throws kInvalidArgument if there is something at the path, or no regular file at the temporary
-  // one, kWrongState if another export writes
-  // to it, kNoSpace if the drive has no room for the size, and kIo.
+  // one, kWrongState if another export writes to it, kNoSpace if the drive has no room for the
+  // size, and kIo.
   ExportFile(std::string path, std::uint64_t size_bytes);
   ~ExportFile();
   ExportFile(const ExportFile&) = delete;
@@ -25,6 +27,7 @@ class ExportFile {
   void finish();
 
  private:
+  bool is_temporary(const struct stat& open) const;
   void open_locked();
   void reserve(std::uint64_t size_bytes) const;
   void give_name();
