@@ -349,7 +349,7 @@ TEST_F(PlanProgram, SaysWhatLeavesANode) {
   const double beyond = report["prediction_of_one_rank"]["sent_to_other_nodes_bytes_per_step"];
   const double parameters = report["model"]["parameters"];
   EXPECT_NEAR(beyond, parameters * (2 / 8.0 + 2) * 56 / 64, 1e-3 * beyond);
-  EXPECT_NE(ran.out.find(" of it to other nodes)"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find(" of it beyond its node of 8 ranks)"), std::string::npos) << ran.out;
   EXPECT_NE(ran.out.find("parameters kept for the node"), std::string::npos) << ran.out;
 }
 
@@ -492,9 +492,11 @@ TEST_F(PlanProgram, SaysUnderTheFirstLineWhatItDidNotCheckAndWhatIsNotServed) {
   };
   const std::string projection = "a projection: ";
   says("gpt2 --machine workstation", projection + "no step on a GPU has been compared");
-  says("gpt2 --machine dgx-2", projection + "ranks over NCCL have not run on GPUs");
-  EXPECT_EQ(says("gpt2 --machine workstation --gpus 0", "Fits: ").find(projection),
-            std::string::npos);
+  says("gpt2 --machine dgx-2", projection + "ranks have not run on several GPUs");
+  const std::string on_cpus = "gpt2 --machine workstation --gpus 0";
+  says(on_cpus + " --nodes 2", projection + "ranks have not run on several machines");
+  for (const char* const ranks : {"", " --ranks 2"})
+    EXPECT_EQ(says(on_cpus + ranks, "Fits: ").find(projection), std::string::npos) << ranks;
   const std::string machine = write("m.json", R"({"name": "node", "gpus": 1})");
   says("gpt2 --machine " + machine, "not checked: host memory, since node gives no host_bytes");
   says("gpt2 --machine " + machine, "not checked: GPU memory");
@@ -693,6 +695,10 @@ TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
           "Wanted is what headrace doctor");
   refused("gpt2 --nvme-read 0", "--nvme-read");
   refused("gpt2 --nvme-read 7", "with its unit: 7GB");
+  refused("gpt2 --network 10Gb", "may mean bits or bytes a second");
+  refused("gpt2 --network 10Gb", "Give 10Gbit or 10GB");
+  refused("gpt2 --network 1kbit", "is 125 bytes a second");
+  refused("gpt2 --call 50sec", "--call 50sec is out of range");
   refused("gpt2 --report plan.html", "run `python3 scripts/report page FILE`");
 }
 
@@ -719,6 +725,21 @@ TEST_F(PlanProgram, TakesRepeatedOptionsBeforeTheModelAndBothNamesOfTheSettings)
   EXPECT_EQ(run("--set headrace.moments=8bit --frozen '*.bias' gpt2").exit_code, 0);
   EXPECT_EQ(run("gpt2 --config " + write("empty.json", "{}")).exit_code, 0);
   EXPECT_EQ(run("gpt2 --machine workstation --nvme-read 7GB/s").exit_code, 0);
+}
+
+TEST_F(PlanProgram, TakesRatesInBitsAndTimesInMicroseconds) {
+  const std::string json = file("rates.json");
+  const auto rate = [&](const std::string& option, const char* name) {
+    EXPECT_EQ(run("gpt2 --gpus 0 --nodes 2 " + option + " --json " + json).exit_code, 0) << option;
+    return read(json)["rates_of_one_node"][name]["value"].get<double>();
+  };
+  EXPECT_EQ(rate("--network 10Gbit/s", "network"), 1.25e9);
+  EXPECT_EQ(rate("--network 200Mbit", "network"), 25e6);
+  EXPECT_EQ(rate("--network 7gb", "network"), 7e9) << "as sizes: in lower case, too";
+  EXPECT_EQ(rate("--network 1.25e9", "network"), 1.25e9);
+  EXPECT_EQ(rate("--call 50us", "call"), 50e-6);
+  EXPECT_EQ(rate("--call 5e-5", "call"), 50e-6);
+  EXPECT_EQ(rate("--call 0.01", "call"), 0.01);
 }
 
 TEST_F(PlanProgram, FindsWhatHelpsWhereTwoChangesDoTogether) {

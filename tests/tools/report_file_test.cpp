@@ -176,6 +176,7 @@ TEST(Quantities, TimesMayHaveSeveralUnitsAndRangesNameTheirs) {
   EXPECT_EQ(seconds("1h 30m"), 5400);
   EXPECT_EQ(seconds("90"), 90);
   EXPECT_EQ(seconds("1d"), 86400);
+  EXPECT_EQ(to_seconds("--call", "50us", {1e-7, 60}), 50e-6);
   for (const char* word : {"", "s", "2m30x", "0.5s", "2d"})
     EXPECT_THROW(seconds(word), Fault) << word;
   try {

@@ -175,6 +175,16 @@ TEST_F(SimProgram, SimulatesWorldsUpTo512RanksUnlessToldOthers) {
   EXPECT_EQ(report["worlds"][1]["ranks"], 6);
 }
 
+TEST_F(SimProgram, PrintsTheNotesOfTheWorldThatItNames) {
+  const std::string words = "gpt2 --machine workstation --gpus 0 --ranks 1 --nodes ";
+  const std::string several = run(words + "1,2").out, one = run(words + "1").out;
+  EXPECT_NE(several.find("With 2 nodes\n  a projection: ranks have not run on several machines"),
+            std::string::npos)
+      << several;
+  EXPECT_NE(one.find("With 1 node\n"), std::string::npos) << one;
+  EXPECT_EQ(one.find("a projection"), std::string::npos) << one;
+}
+
 TEST_F(SimProgram, EndsWith2WhereNoWorldFitsAndNamesWhatHelps) {
   const Ran ran = run("llama-2-70b --machine dgx-2 --nodes 1");
   EXPECT_EQ(ran.exit_code, 2) << ran.out;

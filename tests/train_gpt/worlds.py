@@ -699,8 +699,8 @@ class Check:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--scratch", required=True)
+    parser.add_argument("--program", required=True, help="train_gpt, as built")
+    parser.add_argument("--scratch", required=True, help="folder for all state")
     parser.add_argument("--failing-drive")
     parser.add_argument("--mpirun", action="append", default=[])
     parser.add_argument("--torchrun")

@@ -252,14 +252,16 @@ int ahead_bench(int argc, const char* const* argv) {
        .json = options.json,
        .add_options =
            [&](CLI::App& app) {
-             add_number(app, "--groups", options.groups, {2, 1000}, "groups of the model");
+             add_number(app, "--groups", options.groups, {2, 1000}, "groups of the model [16]");
              add_number(app, "--elements", options.elements, {256, 1073741824},
-                        "bf16 parameters of a group");
-             add_number(app, "--rounds", options.rounds, {1, 1000}, "rounds, each of every row");
-             add_number(app, "--steps", options.steps, {1, 1000}, "steps of a row and round");
+                        "bf16 parameters of a group [524288]");
+             add_number(app, "--rounds", options.rounds, {1, 1000},
+                        "rounds, each of every row [7]");
+             add_number(app, "--steps", options.steps, {1, 1000}, "steps of a row and round [3]");
              app.add_option("--wire", options.wire_of_compute,
-                            "time on the wire as a share of the computation's");
-             app.add_option("--nvme", options.nvme, "weights and optimizer state are here");
+                            "time on the wire as a share of the computation's [0.8]");
+             app.add_option("--nvme", options.nvme,
+                            "folder on a drive for weights and optimizer state [in memory]");
              app.add_option("--json", options.json, "write a report, - to stdout");
            },
        .check = [](const CLI::App&) {},

@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 
-from measured import NVME, Tools, add_options, budget_of, mean, median
+from measured import NVME, Tools, add_options, budget_of, mean, median, options_of
 
 SHAPE = {"layers": 16, "hidden": 512, "heads": 8}
 
@@ -59,7 +59,7 @@ def row_of(plan, chosen, runs):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options = options_of(__doc__)
     add_options(options, rounds=3)
     options.add_argument("--budgets", type=int, default=9)
     options.add_argument("--svg", help=argparse.SUPPRESS)

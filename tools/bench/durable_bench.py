@@ -13,7 +13,6 @@ step is set beside the one of the same start without a store, and beside the res
 drive's read rate. Fewer than 9 rounds are a trial and no result. Run it on a quiet machine, and
 under steady_drive.sh if the drive's own rate swings.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from measured import NVME, Tools, add_options, budget_of, median
+from measured import NVME, Tools, add_options, budget_of, median, options_of
 
 ENOUGH_ROUNDS = 9
 RESIDENT = ("parameters", "optimizer state")  # rows of a plan
@@ -125,7 +124,7 @@ def tell(row):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options = options_of(__doc__)
     add_options(options, rounds=ENOUGH_ROUNDS)
     options.add_argument("--params", type=float, default=353e6)
     options.add_argument("--batch", type=int, default=1)

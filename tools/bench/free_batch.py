@@ -11,7 +11,6 @@ of a step is the longer of: all of the CPU's work (the step in memory); and back
 or the drive's bytes at its ceiling, whichever takes longer. Ends with 1 where the median of step /
 bound is above 1.10, and says what the trainer waited for.
 """
-import argparse
 import json
 import math
 import pathlib
@@ -19,7 +18,7 @@ import statistics
 import sys
 import tempfile
 
-from measured import NVME, Tools, add_options, mean, median
+from measured import NVME, Tools, add_options, mean, median, options_of
 
 SHAPE = {"layers": 16, "hidden": 512, "heads": 8}
 SETTINGS = NVME + ["headrace.update_mode=defer"]
@@ -53,7 +52,7 @@ def measure(tools, batch, nvme_first):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options = options_of(__doc__)
     add_options(options, rounds=5)
     options.add_argument("--margin", type=float, default=1.2)
     asked = options.parse_args()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """measured.py: runs of train_gpt, predictions of `headrace plan` and the ceilings of this machine,
 for the scripts beside it that compare them."""
+import argparse
 import json
 import pathlib
 import statistics
@@ -11,6 +12,24 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NVME = ["zero_optimization.stage=3", "zero_optimization.offload_optimizer.device=nvme",
         "zero_optimization.offload_param.device=nvme"]
 STATE = ["zero_optimization.offload_optimizer.device=nvme"]
+
+
+def options_of(doc):
+    """doc: of the script; its first paragraph, its usage, and what it does."""
+    first, _, *rest = doc.split("\n\n")
+    return argparse.ArgumentParser(description=first, epilog="\n\n".join(rest))
+
+
+def programs_in(build):
+    """The folder of headrace and train_gpt. Ends the script with 2 where they are not there."""
+    folder = pathlib.Path(build) / "bin"
+    for name in ("headrace", "train_gpt"):
+        if not (folder / name).is_file():
+            print(f"{folder / name} is not there; nothing was started. Build it, or give --build: "
+                  "cmake --build build/release --target headrace_program train_gpt",
+                  file=sys.stderr)
+            sys.exit(2)
+    return folder
 
 
 def add_options(options, rounds):
@@ -26,7 +45,7 @@ def add_options(options, rounds):
 
 class Tools:
     def __init__(self, asked, work):
-        self.bin = pathlib.Path(asked.build) / "bin"
+        self.bin = programs_in(asked.build)
         self.drive, self.steps, self.work = str(asked.nvme), asked.steps, work
         self.sequence = asked.seq
         self.models = {}

@@ -11,14 +11,14 @@ memory). The prediction is made from the mean of both. A run whose predictions f
 from the last ceilings differ by more than 10 % is discarded and counted. Wants an otherwise idle
 machine. Ends with 1 where a median is off by more than 10 % in seconds, or 2 % in bytes held.
 """
-import argparse
 import json
 import pathlib
 import statistics
 import sys
 import tempfile
 
-from measured import NVME, STATE, Tools, add_options, budget_of, mean, median, predictions
+from measured import (NVME, STATE, Tools, add_options, budget_of, mean, median, options_of,
+                      predictions)
 
 SMALL = {"layers": 8, "hidden": 384, "heads": 6}
 MIDDLE = {"layers": 16, "hidden": 512, "heads": 8}
@@ -52,7 +52,7 @@ def compared(tools, of_run, rates, run):
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options = options_of(__doc__)
     add_options(options, rounds=3)
     asked = options.parse_args()
     rows, discarded = {}, 0

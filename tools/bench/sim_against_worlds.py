@@ -16,7 +16,6 @@ The simulation gets the first two, of the arithmetic the mean of before and afte
 both alone would give steps that differ by more than 10 % is discarded and counted. Wants an
 otherwise idle machine. Ends with 1 where a median is off by more than 10 %.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -26,7 +25,8 @@ import sys
 import tempfile
 
 from against_ranks import end, free_port
-from measured import NVME, ROOT, flops_reached, mean, median, predictions
+from measured import (NVME, ROOT, flops_reached, mean, median, options_of, predictions,
+                      programs_in)
 
 SHAPE = {"layers": 8, "hidden": 512, "heads": 8}
 BATCH, SEQUENCE = 4, 128
@@ -43,21 +43,29 @@ SIZES = "1k,256k,1M,4M"
 
 
 def read_options():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    options = options_of(__doc__)
     options.add_argument("--text", required=True, type=pathlib.Path)
     options.add_argument("--worlds", default="2,3,4", help="numbers of ranks (2,3,4)")
     options.add_argument("--rounds", type=int, default=3, help="rounds (3)")
     options.add_argument("--steps", type=int, default=8, help="steps of each run (8)")
-    options.add_argument("--cases", help="their names, separated by semicolons (all)")
+    options.add_argument("--cases", metavar="NAME;...",
+                         help=f"of {'; '.join(case[0] for case in CASES)} (all)")
     options.add_argument("--nvme", type=pathlib.Path, help="folder on a drive, for one more case")
     options.add_argument("--build", default=str(ROOT / "build/release"), metavar="FOLDER")
     options.add_argument("--json", type=pathlib.Path, metavar="FILE")
     asked = options.parse_args()
-    asked.cases = [case for case in CASES + ([ON_NVME] if asked.nvme else [])
-                   if not asked.cases or case[0] in asked.cases.split(";")]
-    if not asked.cases:
-        options.error(f"--cases is none of {'; '.join(case[0] for case in CASES)}")
-    asked.worlds = [int(word) for word in asked.worlds.split(",")]
+    known = {case[0]: case for case in CASES + ([ON_NVME] if asked.nvme else [])}
+    wanted = [word.strip() for word in asked.cases.split(";")] if asked.cases else list(known)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        options.error(f"no such case: {'; '.join(unknown)}; nothing was started. Give some of "
+                      f"these, with semicolons between them: {'; '.join(known)}")
+    asked.cases = [known[name] for name in wanted]
+    worlds = asked.worlds.split(",")
+    if not all(word.isdecimal() and int(word) >= 2 for word in worlds):
+        options.error(f"--worlds {asked.worlds}: nothing was started. Give numbers from 2 on, "
+                      "with commas between them: 2,3,4")
+    asked.worlds = [int(word) for word in worlds]
     if not asked.text.is_file():
         options.error(f"--text {asked.text} is no file; nothing was started")
     return asked
@@ -66,7 +74,7 @@ def read_options():
 class Worlds:
     def __init__(self, asked, work):
         self.asked, self.work = asked, work
-        self.bin = pathlib.Path(asked.build) / "bin"
+        self.bin = programs_in(asked.build)
         self.model = work / "model"
         self.together([self.train(HOST, 1, 1, "--save", self.model)], ranks=False)
 

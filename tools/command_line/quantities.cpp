@@ -23,8 +23,9 @@ constexpr std::array kSizes{Unit{"", 1},         Unit{"b", 1},        Unit{"k", 
                             Unit{"tib", 0x1p40}, Unit{"p", 0x1p50},   Unit{"pib", 0x1p50},
                             Unit{"kb", 1e3},     Unit{"mb", 1e6},     Unit{"gb", 1e9},
                             Unit{"tb", 1e12},    Unit{"pb", 1e15}};
-constexpr std::array kTimes{Unit{"", 1},   Unit{"s", 1},    Unit{"sec", 1},  Unit{"ms", 1e-3},
-                            Unit{"m", 60}, Unit{"min", 60}, Unit{"h", 3600}, Unit{"d", 86400}};
+constexpr std::array kTimes{Unit{"", 1},      Unit{"s", 1},     Unit{"sec", 1},
+                            Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"m", 60},
+                            Unit{"min", 60},  Unit{"h", 3600},  Unit{"d", 86400}};
 constexpr std::array kShares{Unit{"", 1}, Unit{"%", 0.01}};
 
 std::string lower(std::string_view word) {

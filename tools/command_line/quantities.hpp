@@ -12,7 +12,7 @@ namespace headrace::command_line {
 // case of letters; rounded down. Throws Fault naming the range.
 std::uint64_t to_bytes(const std::string& name, const std::string& word,
                        const Range<std::uint64_t>& allowed);
-// "60", "60s", "10m", "1h", "0.5", "2m30s". Seconds.
+// "60", "60s", "10m", "1h", "0.5", "50us", "2m30s". Seconds.
 double to_seconds(const std::string& name, const std::string& word, const Range<double>& allowed);
 // "5%" or "0.05": 0.05.
 double to_share(const std::string& name, const std::string& word, const Range<double>& allowed);

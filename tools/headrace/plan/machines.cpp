@@ -93,7 +93,7 @@ Machine workstation() {
           .memory = {60 * kGB, "assumed: two channels of DDR5"},
           .flops = {140 * kTera, "assumed: a GPU of 24 GiB"},
           .link = {25 * kGB, "assumed: PCIe Gen4 x16"},
-          .network = {1.25 * kGB, "assumed: 10 Gb/s"}};
+          .network = {1.25 * kGB, "assumed: 10 Gbit/s"}};
 }
 
 const std::vector<Machine>& all_known() {
@@ -163,7 +163,7 @@ void assume_the_rest(Machine& m) {
          m.gpus > 0 ? "100 Tflop/s a GPU" : "30 Gflop/s a CPU");
   assume(m.backward_flops, m.flops.value, "as flops");
   if (m.gpus > 0) assume(m.link, 12 * kGB, "PCIe Gen3 x16");
-  assume(m.network, 1.25 * kGB, "10 Gb/s");
+  assume(m.network, 1.25 * kGB, "10 Gbit/s");
   assume(m.peers, m.gpus > 0 ? m.link.value : m.memory.value / 4,
          m.gpus > 0 ? "as link" : "a quarter of memory");
   assume(m.call, 5e-5, "50 us");

@@ -26,6 +26,15 @@ std::string budget_note(const PlanResult& r) {
       "for all else, and activations take about {}",
       budget, base::format_bytes(whole_bytes(r.outcome.activations)));
 }
+
+// Of ranks on the CPUs of one machine, docs/tools.md has measurements.
+std::string projection_note(const Scenario& s) {
+  if (s.ranks() > 1 && !s.on_cpu())
+    return "a projection: ranks have not run on several GPUs, nor on several machines";
+  if (s.nodes > 1) return "a projection: ranks have not run on several machines";
+  if (!s.on_cpu()) return "a projection: no step on a GPU has been compared with its plan so far";
+  return "";
+}
 }  // namespace
 
 // With less on the drive than could be there, "auto" would fill what activations need.
@@ -42,11 +51,7 @@ std::vector<std::string> notes_of(const PlanResult& r) {
   const auto add = [&](std::string note) {
     if (!note.empty()) notes.push_back(std::move(note));
   };
-  if (s.ranks() > 1) {
-    add("a projection: ranks over NCCL have not run on GPUs, nor any on several machines");
-  } else if (!s.on_cpu()) {
-    add("a projection: no step on a GPU has been compared with its plan so far");
-  }
+  add(projection_note(s));
   if (s.model->frozen_parameters == s.model->parameters)
     add("nothing is trained: --frozen takes in every parameter");
   if (s.model->positions > 0 && s.sequence > s.model->positions)

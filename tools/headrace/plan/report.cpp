@@ -249,16 +249,19 @@ std::string network_text(const PlanResult& r) {
   const Scenario& s = r.scenario;
   const Prediction& p = r.outcome.prediction;
   if (s.ranks() <= 1) return "none, one rank";
+  // In groups that the settings name, which need not be machines.
   const std::string beyond =
       p.sent_to_other_nodes > 0
-          ? fmt::format(" ({} of it to other nodes)", bytes_text(p.sent_to_other_nodes))
+          ? fmt::format(" ({} of it beyond its node of {} ranks)",
+                        bytes_text(p.sent_to_other_nodes),
+                        std::max(r.outcome.plan->node_ranks, r.outcome.plan->reduce_ranks))
           : "";
   const std::string sent = fmt::format(
       "a rank sends {} a step to the other ranks{}, and the busiest {:.3f} times as much",
       bytes_text(p.sent_bytes), beyond, p.most_sent_bytes / p.sent_bytes);
   if (s.nodes <= 1) return sent;
   return fmt::format(
-      "{}; {} into each rank from other nodes, {} GB/s on average; {} bits x parameters x "
+      "{}; {} into each rank from other machines, {} GB/s on average; {} bits x parameters x "
       "(M - 1) / M into each of M nodes{}",
       sent, bytes_text(p.network_bytes), number_text(p.network_bytes / p.step_seconds / 1e9),
       number_text(bits_into_node(r), 4),

@@ -33,16 +33,36 @@ void add_lists(CLI::App& app, ScenarioOptions& o) {
       ->type_name("PATTERN");
 }
 
-double rate_of(const std::string& name, std::string word, const FigureName& figure) {
-  if (std::string(figure.unit) != "bytes/s")
-    return command_line::to_real(name, word, {figure.least, figure.most});
+// As reports print it: 2.5e+10, 5e-05.
+bool has_exponent(const std::string& word) {
+  return word.find_first_not_of("0123456789.eE+-") == std::string::npos &&
+         word.find_first_of("eE") != std::string::npos;
+}
+
+// A network's rates are sold in bits. "Gb" is read as such by some and as bytes by others.
+double bytes_or_bits_of(const std::string& name, std::string word) {
   if (word.ends_with("/s")) word.resize(word.size() - 2);
-  // As reports print it: 2.5e+10.
-  if (word.find_first_not_of("0123456789.eE+") == std::string::npos &&
-      word.find_first_of("eE") != std::string::npos)
+  const bool bits = word.ends_with("bit");
+  if (bits) {
+    word.resize(word.size() - 2);
+  } else if (word.size() > 1 && word.back() == 'b' &&
+             std::string_view("KMGTP").find(word[word.size() - 2]) != std::string_view::npos) {
+    const std::string amount = word.substr(0, word.size() - 1);
+    throw command_line::Fault{name + " '" + word + "' may mean bits or bytes a second",
+                              "Give " + amount + "bit or " + amount + "B"};
+  }
+  const auto amount =
+      static_cast<double>(command_line::to_bytes(name, word, {0, std::uint64_t{1} << 52}));
+  return bits ? amount / 8 : amount;
+}
+
+double rate_of(const std::string& name, const std::string& word, const FigureName& figure) {
+  const std::string unit(figure.unit);
+  if (unit == "s" && !has_exponent(word))
+    return command_line::to_seconds(name, word, {figure.least, figure.most});
+  if (unit != "bytes/s" || has_exponent(word))
     return command_line::to_real(name, word, {figure.least, figure.most});
-  const auto bytes =
-      static_cast<double>(command_line::to_bytes(name, word, {0, std::uint64_t{1} << 50}));
+  const double bytes = bytes_or_bits_of(name, word);
   if (bytes >= figure.least && bytes <= figure.most) return bytes;
   throw command_line::Fault{name + " '" + word + "' is " +
                                 std::to_string(static_cast<std::uint64_t>(bytes)) +

@@ -64,17 +64,22 @@ std::string heading(const Scenario& s) {
 }
 
 PlanResult plan_of(const World& world) { return {world.scenario, world.outcome, {}, ""}; }
+
+std::string notes_text(const World& world, const char* indent = "") {
+  std::string text;
+  for (const std::string& note : notes_of(plan_of(world))) text += indent + note + "\n";
+  return text;
+}
 }  // namespace
 
 std::string worlds_text(const std::vector<World>& worlds) {
   const World* const first = first_fitting(worlds);
   std::string text = heading(worlds.front().scenario);
   text += "a simulation: docs/tools.md says what it was compared with\n";
-  for (const std::string& note : notes_of(plan_of(first != nullptr ? *first : worlds.front())))
-    text += note + "\n";
+  if (first == nullptr) text += notes_text(worlds.front());
   text +=
       "\n  nodes  ranks       step      tokens/s    Tflop/s  scaling       host     device"
-      "    48 M/N rule        network  bound by\n"
+      "    48 P/T rule        network  bound by\n"
       "                                          a rank             a rank     a rank"
       "    into a node  that is enough\n";
   for (const World& world : worlds) {
@@ -84,7 +89,8 @@ std::string worlds_text(const std::vector<World>& worlds) {
   }
   if (const World* const last = last_fitting(worlds)) {
     const PlanResult result = plan_of(*last);
-    text += fmt::format("\nWith {} nodes\n  Wear     {}\n  Network  {}\n", last->scenario.nodes,
+    text += fmt::format("\nWith {} node{}\n{}  Wear     {}\n  Network  {}\n", last->scenario.nodes,
+                        last->scenario.nodes == 1 ? "" : "s", notes_text(*last, "  "),
                         wear_text(result), network_text(result));
   }
   return text + "\n" + rates_text(worlds.back().scenario);
