@@ -14,8 +14,8 @@
 //               gradients are collected: 24 bytes, plus one bit for each parameter of the group
 //               whose gradients are being collected.
 //               One more at each step: 16 bytes per 65,536 parameters of a rank.
-//               A durable engine makes two more at freeze, of 1032 bytes each, one at each
-//               commit(), and one at the first load() after a step.
+//               A durable engine makes two more at freeze, and four if its store is new, of 1032
+//               bytes each, one at each commit(), and one at the first load() after a step.
 //               An engine that measures several drives makes at most five more at freeze, of 1032
 //               bytes each. save_checkpoint() makes six, of at most 976 bytes each, and
 //               load_checkpoint() three. The latency of all these calls matters.

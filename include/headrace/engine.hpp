@@ -240,7 +240,9 @@ class Engine {
   std::uint64_t weight_changes(GroupId group) const;
   // The number of updates that a parameter has had. Bias correction uses this number. To resume a
   // run, load() the parameter's group first, and then set the number, to the same value on every
-  // rank. If the values differ, the next step throws kPeerLost.
+  // rank. If the values differ, the next step throws kPeerLost. With zero_quantized_gradients, set
+  // it between steps: in the middle of one it may wait for the other ranks' next collective call,
+  // and throws kWrongState once gradients have been added up.
   std::uint64_t step_count(ParameterId id) const;
   void set_step_count(ParameterId id, std::uint64_t steps);
   // Hands one kind of content of one parameter to `sink`, through an update slot, in bounded
@@ -351,8 +353,9 @@ class Engine {
   // Cost:    writes everything that lives in memory once, and syncs it. Completes deferred updates
   //          first. If the engine is durable, commits first what has changed, and that is
   //          collective.
-  // Order:   no group is gathered, and no gradient has arrived since the last step. The device has
-  //          read what it was given: synchronise the trainer's streams before.
+  // Order:   no group is gathered, and no gradient has arrived since the last step, nor been added
+  //          up here for another rank. Each rank decides by itself: call it between steps. The
+  //          device has read what it was given: synchronise the trainer's streams before.
   // Throws   kWrongState naming a group that is gathered, or gradients. kInvalidArgument if there
   //          is no directory. kNoSpace, kIo. The engine is then awake, as before.
   void sleep(const std::string& directory = {});

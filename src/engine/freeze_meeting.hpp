@@ -59,8 +59,9 @@ class FreezeMeeting {
   // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not
   // fit together.
   Agreed agree(const Found& mine);
-  // Collective, once, of a store that is made anew: before any rank removes files, all have erased
-  // what they had of a first commit. With it, another's missing files would be lost ones.
+  // Collective, twice, of a store that is made anew. First, before any rank erases what it has of a
+  // first commit, so that all can go on. Then, before any rank removes files: beside a commit,
+  // another's missing files would be lost ones.
   void before_removal() { meeting_.meet({}); }
   // Collective, once, after all else. `record`: of the epoch that the files hold, null if they are
   // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters

@@ -354,8 +354,9 @@ void Startup::open_store(Running& r) {
     r.swap.reset();
     store_->forget();
     refuse_without_room(r.plan);
-    store_->erase_first_commit();
   }
+  meeting_->before_removal();
+  store_->erase_first_commit();
   meeting_->before_removal();
   store_->remove_remains();
   deal_by_speed(r);

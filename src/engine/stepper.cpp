@@ -59,16 +59,16 @@ void Stepper::refuse_change_before_repeat(const char* call) const {
                   "repeat the step first, or call discard_gradients() on every rank");
 }
 
-// Random bits follow from the count (packed_gradients.hpp): other ranks may have rounded theirs.
+// Random bits follow from the count (packed_gradients.hpp).
 void Stepper::refuse_change_of_rounding(const partition::RegisteredParameter& parameter) {
   if (!p_.plan.wire.packed_gradients) return;
   p_.gradients.leave_order();
-  if (!p_.gradients.any()) return;
+  if (!p_.gradients.sums().any_received()) return;  // the same on every rank
   throw Error(Code::kWrongState,
               "set_step_count of '" + parameter.full_name +
-                  "': gradients have arrived since the last step, and are rounded for the count as "
-                  "it is (zero_quantized_gradients): nothing was changed; call it after step(), or "
-                  "after discard_gradients() on every rank");
+                  "': gradients of this step have been added up, rounded for the count as it is "
+                  "(zero_quantized_gradients): nothing was changed; call it after step(), or after "
+                  "discard_gradients() on every rank");
 }
 
 // The setting is the trainer's to pass on, since only it knows whether gradients are scaled.

@@ -49,7 +49,7 @@ void expect_no_errors(const std::vector<std::string>& errors) {
 }
 
 // Rank 1 has no gradient of its own in the last step, but sums of rank 0's.
-TEST(RanksSleep, IsRefusedOnEveryRankWhereGradientsOfOneHaveArrived) {
+TEST(RanksSleep, IsRefusedWhereGradientsOfAnotherHaveBeenAddedUp) {
   for (const RankOrder order : {RankOrder::kEach, RankOrder::kTrace}) {
     const TemporaryDirectory directory;
     std::vector<std::string> hashes;
@@ -126,7 +126,7 @@ TEST(RanksStepCount, StaysWhereGradientsHaveBeenRoundedForIt) {
     rank.engine.set_step_count({0}, 5);
     for (std::uint32_t step = 0; step < kSteps; ++step) {
       pass(rank.engine, rank.number == 0);
-      EXPECT_CODE(Code::kWrongState, rank.engine.set_step_count({0}, 7), "rounded");
+      EXPECT_CODE(Code::kWrongState, rank.engine.set_step_count({0}, 7), "rounded for the count");
       rank.engine.step({});
     }
     rank.engine.set_step_count({0}, 7);

