@@ -446,6 +446,29 @@ class Training(Engines):
         self.assert_same(weights, model.state_dict())
         self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
 
+    def test_ends_with_the_parameters_that_the_program_has_put_into_the_model(self):
+        class Framed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = torch.nn.ModuleList(model_of())
+                self.first, self.last = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+
+            def forward(self, x):
+                return self.last(torch.nn.Sequential(self.first, *self.layers)(x))
+
+        for into, of in (("first", "last"), ("last", "first")):
+            engine = self.engine(Framed())
+            self.train(engine, range(2))
+            weights, model = self.weights(engine), engine.module
+            own = dict(model.named_parameters())
+            getattr(model, into).weight = getattr(model, of).weight
+            with self.assertRaisesRegex(headrace.WrongState, "another tensor.*restore"):
+                engine(batch_of(0))
+            engine.destroy()
+            self.assertIs(model.first.weight, model.last.weight)
+            self.assert_same(weights, own)
+            model(batch_of(0)).mean().backward()
+
 
 class Questions(Engines):
     def test_have_the_answers_of_deepspeeds_engine(self):

@@ -285,13 +285,17 @@ class Wrapped(Case):
                 self.assertEqual(set(weight.codes.flatten().tolist()), {value})
                 self.assertTrue(torch.equal(weight.scale, plain.scale))
 
-    def test_parts_that_were_replaced_are_refused(self):
+    def test_parts_that_were_replaced_are_refused_until_the_model_is_restored(self):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))
         weight = model.layers[1].layer.weight
+        own, plain = weight.codes, Blockwise.of(weight_of(1))
         weight.codes = weight.codes.new_zeros(weight.codes.shape)
-        for use in (lambda: loss_of(model, 1), optimizer.restore):
-            with self.assertRaisesRegex(headrace.WrongState, "weight.codes' is another tensor"):
-                use()
+        with self.assertRaisesRegex(headrace.WrongState, "weight.codes' is another tensor"):
+            loss_of(model, 1)
+        optimizer.restore()
+        self.assertTrue(torch.equal(own, plain.codes))
+        self.assertEqual(weight.codes.count_nonzero().item(), 0)
+        self.assertTrue(torch.equal(weight.scale, plain.scale))
 
     def test_parts_that_are_put_there_in_a_scope_are_taken(self):
         model, optimizer = self.offload(Net(lambda seed: Linear(Blockwise.of(weight_of(seed)))))

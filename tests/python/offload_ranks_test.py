@@ -217,13 +217,16 @@ def resumes_from_state_dicts(rank, dtype=torch.bfloat16, snapshots=None):
     state = optimizer.state_dict()
     seen = rank.train(model, optimizer, first=2)
     optimizer.close()
-    model, optimizer = rank.offload(net().to(dtype), snapshots=snapshots)
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(state)
-    assert rank.train(model, optimizer, first=2) == seen
-    bits = bits_of(state["state"][0]) if snapshots is None else None
-    optimizer.close()
-    return [seen, bits]
+    for weights_first in (True, False):
+        model, optimizer = rank.offload(net().to(dtype), snapshots=snapshots)
+        if weights_first:
+            model.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+        if not weights_first:
+            model.load_state_dict(weights)
+        assert rank.train(model, optimizer, first=2) == seen, weights_first
+        optimizer.close()
+    return [seen, bits_of(state["state"][0]) if snapshots is None else None]
 
 
 def with_buffer(value):
@@ -394,10 +397,33 @@ def maps_one_file(rank):
     return trains(rank, lambda: model, "nvme")
 
 
+def updates_nothing_in_a_step_that_it_refuses(rank):
+    """A parameter outside all blocks was replaced between backward and the step."""
+    model = net()
+    head = model.head.weight = torch.nn.Parameter(torch.ones(WORDS, WIDTH))
+    model, optimizer = rank.offload(model)
+
+    def replace(*_):
+        model.head.weight = model.embedding.weight
+
+    handle, told = optimizer.register_step_pre_hook(replace), []
+    try:
+        rank.train(model, optimizer, steps=1)
+    except headrace.WrongState as error:
+        told.append(str(error))
+    handle.remove()
+    model.head.weight = head
+    told.append(bits_of(model.state_dict()))
+    assert told[-1]["head.weight"] == bits_of({"": torch.ones(WORDS, WIDTH)})[""]
+    optimizer.zero_grad()
+    return [*told, *rank.train(model, optimizer), bits_of(model.state_dict())]
+
+
 SCENARIOS |= {one.__name__: one for one in (
-    has_groups_and_a_schedule, maps_one_file, goes_on_after_exceptions, generates, lacks_gradients,
-    lacks_a_micro_batch, some_of_the_ranks, resumes_from_state_dicts, saves, loads, changes_values,
-    drops_gradients, drops_an_engine, trains_adapters)}
+    updates_nothing_in_a_step_that_it_refuses, has_groups_and_a_schedule, maps_one_file,
+    goes_on_after_exceptions, generates, lacks_gradients, lacks_a_micro_batch, some_of_the_ranks,
+    resumes_from_state_dicts, saves, loads, changes_values, drops_gradients, drops_an_engine,
+    trains_adapters)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -702,7 +728,10 @@ class Training(Case):
         self.assertEqual(alone["maps_one_file"], alone["llama"])
 
     def test_of_groups_of_parameters_and_after_exceptions_too(self):
-        self.assert_as_alone(["has_groups_and_a_schedule", "goes_on_after_exceptions"])
+        names = ["has_groups_and_a_schedule", "goes_on_after_exceptions",
+                 "updates_nothing_in_a_step_that_it_refuses"]
+        alone = self.assert_as_alone(names)
+        self.assertRegex(alone[names[-1]][0], "'head.weight' is another tensor")
 
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])

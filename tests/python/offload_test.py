@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import io
+import itertools
 import json
 import math
 import os
@@ -68,6 +69,27 @@ def interrupted_at_load(number):
         load(group, values)
 
     with unittest.mock.patch("headrace.Group.load", interrupted):
+        yield
+
+
+@contextlib.contextmanager
+def interrupted_in_load_of(content):
+    """After the first of a parameter's ranges, which are of 256 KiB."""
+    load, raw = headrace.Engine.load_content, headrace._engine._raw
+
+    def broken(engine, name, kind, values):
+        ranges = []
+
+        def counted(*memory):
+            ranges.append(memory)
+            if kind == content and len(ranges) == 2:
+                raise KeyboardInterrupt
+            return raw(*memory)
+
+        with unittest.mock.patch("headrace._engine._raw", counted):
+            load(engine, name, kind, values)
+
+    with unittest.mock.patch("headrace.Engine.load_content", broken):
         yield
 
 
@@ -1676,6 +1698,40 @@ class Life(Case):
         with self.assertRaisesRegex(headrace.WrongState, "'head.weight' is another"):
             model.state_dict()
 
+    def test_gives_back_what_it_took_where_parameters_were_replaced(self):
+        for tie in (lambda model: setattr(model.head, "weight", model.embedding.weight),
+                    lambda model: setattr(model.embedding, "weight", model.head.weight)):
+            model = net_of()
+            model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
+            own = dict(model.named_parameters())
+            model, optimizer = self.offload(model)
+            self.train(model, optimizer)
+            values = values_of(model)
+            tie(model)
+            optimizer.restore()
+            self.assertIs(model.head.weight, model.embedding.weight)
+            for name, parameter in own.items():
+                self.assertTrue(torch.equal(parameter, values[name]), name)
+            loss_of(model).backward()
+            self.train(*self.offload(model))
+
+    def test_updates_nothing_where_parameters_outside_of_blocks_were_replaced(self):
+        plain = net_of()
+        plain.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
+        model = copy.deepcopy(plain)
+        expected = self.train(plain, headrace.torch.AdamW(plain.parameters(), lr=1e-2), 1)
+        head = model.head.weight
+        model, optimizer = self.offload(model)
+        value = loss_of(model, 0)
+        value.backward()
+        model.head.weight = model.embedding.weight
+        with self.assertRaisesRegex(headrace.WrongState, "'head.weight' is another tensor"):
+            optimizer.step()
+        model.head.weight = head
+        optimizer.step()
+        self.assertEqual([value.item()], expected)
+        self.assert_same(values_of(model), values_of(plain))
+
     def test_refuses_parameters_that_are_not_the_models(self):
         model, loss = net_of(), torch.nn.Linear(WIDTH, 2)
         before = values_of(model)
@@ -2209,6 +2265,101 @@ class State(Case):
             self.assert_same(values_of(model), averaged)
             self.assertEqual(self.train(model, optimizer), expected)
             self.assert_same(values_of(model), values_of(plain))
+
+    def test_is_loaded_before_the_weights_or_after_them(self):
+        def load(model, optimizer, weights, state, weights_first):
+            with_model = functools.partial(model.load_state_dict, weights)
+            with_state = functools.partial(optimizer.load_state_dict, state)
+            for one in (with_model, with_state) if weights_first else (with_state, with_model):
+                one()
+
+        for dtype, averages, is_fresh, weights_first in itertools.product(
+                (torch.bfloat16, torch.float16, torch.float32), *[(False, True)] * 3):
+            with self.subTest(dtype=dtype, averages=averages, is_fresh=is_fresh,
+                              weights_first=weights_first):
+                plain = net_of(dtype)
+                own = headrace.torch.AdamW(plain.parameters(), lr=1e-2)
+                self.train(plain, own)
+                state, weights = own.state_dict(), values_of(plain)
+                if averages:
+                    for name in ("layers.1.up", "embedding", "head"):
+                        weights[f"{name}.weight"][:9] = 0.5
+                    plain.load_state_dict(weights)
+                expected = self.train(plain, own)
+                model, optimizer = self.offload(net_of(dtype), nvme=self.folder)
+                if not is_fresh:
+                    self.train(model, optimizer, 5)
+                load(model, optimizer, weights, state, weights_first)
+                self.assert_same(values_of(model), weights)
+                self.assertEqual(self.train(model, optimizer), expected)
+                self.assert_same(values_of(model), values_of(plain))
+
+    def test_brings_no_masters_of_before_once_training_has_gone_on(self):
+        """Weights that are loaded later have masters of their own where they differ."""
+        def forward(model, _optimizer):
+            model(tokens_of())
+
+        def step_of_a_block(model, optimizer):
+            model.layers[1](torch.ones(2, WIDTH, dtype=torch.bfloat16)).sum().backward()
+            optimizer.step()
+
+        def load_anew(model, optimizer):
+            model.load_state_dict(weights_before)
+            optimizer.load_state_dict(before)
+
+        def load_checkpoint(model, optimizer):
+            optimizer.load_checkpoint(self.folder + "/checkpoint")
+
+        model, optimizer = self.offload(net_of(torch.bfloat16))
+        before, weights_before = optimizer.state_dict(), values_of(model)
+        optimizer.save_checkpoint(self.folder + "/checkpoint")
+        self.train(model, optimizer)
+        state, weights = optimizer.state_dict(), values_of(model)
+        for go_on in (forward, step_of_a_block, load_anew, load_checkpoint):
+            with self.subTest(go_on.__name__):
+                model, optimizer = self.offload(net_of(torch.bfloat16))
+                optimizer.load_state_dict(state)
+                self.assertTrue(any(group.masters for group in optimizer._offload.groups))
+                go_on(model, optimizer)
+                self.assertFalse(any(group.masters for group in optimizer._offload.groups))
+                model.load_state_dict(weights)
+                self.assert_same(values_of(model), weights)
+
+    def test_half_of_a_load_is_made_whole_by_another(self):
+        def wide_net():
+            model = net_of(torch.bfloat16)
+            model.embedding = torch.nn.Embedding(4200, WIDTH)
+            model.head.weight = model.embedding.weight
+            model.layers[1].up = torch.nn.Linear(WIDTH, 4200)
+            model.layers[1].down = torch.nn.Linear(4200, WIDTH)
+            return model.to(torch.bfloat16)
+
+        model, optimizer = self.offload(wide_net())
+        self.train(model, optimizer)
+        state, weights = optimizer.state_dict(), values_of(model)
+        expected = self.train(model, optimizer)
+        for content, is_kept in itertools.product(("master", "weight", "exp_avg", "exp_avg_sq"),
+                                                  (False, True)):
+            with self.subTest(content=content, is_kept=is_kept):
+                model, optimizer = self.offload(wide_net())
+                held = model.state_dict()  # of two tied names, the copy that a later one would be
+                its_state = state if is_kept else {**state, "state": {
+                    index: values for index, values in state["state"].items() if index > 0}}
+                with self.assertRaises(KeyboardInterrupt), interrupted_in_load_of(content):
+                    optimizer.load_state_dict(its_state)
+                with self.assertRaisesRegex(headrace.WrongState, "ended on the way"):
+                    loss_of(model).backward()
+                with self.assertRaises(headrace.WrongState):
+                    optimizer.step()
+                optimizer.zero_grad()
+                optimizer.load_state_dict(state)
+                if is_kept:  # which are lost
+                    self.assertFalse(torch.equal(held["head.weight"], weights["head.weight"]))
+                    self.assertTrue(torch.equal(values_of(model)["head.weight"],
+                                                weights["head.weight"]))
+                optimizer.step()  # has no gradients
+                model.load_state_dict(weights)
+                self.assertEqual(self.train(model, optimizer), expected)
 
     def test_is_loaded_into_the_dicts_that_schedules_have(self):
         model, optimizer = self.offload(net_of())

@@ -983,6 +983,20 @@ class State(Case):
         follower.load_state_dict(saved)
         self.assertEqual(seen[3:], ["before"])
 
+    def test_is_what_hooks_make_of_it_that_hooks_have_registered(self):
+        def before(its):
+            seen.append("before")
+            its.register_state_dict_post_hook(lambda _, state: {"inner": state})
+
+        model, seen = model_of(), []
+        optimizer = self.adamw(model.parameters())
+        train(model, optimizer, 2)
+        handle = optimizer.register_state_dict_pre_hook(before)
+        self.assertEqual(list(optimizer.state_dict()), ["inner"])
+        handle.remove()
+        self.assertEqual(list(optimizer.state_dict()), ["inner"])
+        self.assertEqual(seen, ["before"])
+
     def test_before_the_first_step_is_empty_and_loads(self):
         model = model_of()
         optimizer = self.adamw(model.parameters(), lr=0.5)

@@ -314,7 +314,10 @@ class Offloaded(torch.optim.Optimizer):
 
     def _packed(self) -> dict:
         """torch's, which lacks the state that parts have: hooks see all of it, afterwards."""
-        with self._without_hooks("_optimizer_state_dict_post_hooks"):
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)  # first: it may register others
+        with self._without_hooks("_optimizer_state_dict_pre_hooks",
+                                 "_optimizer_state_dict_post_hooks"):
             return super().state_dict()
 
     def _after_post_hooks(self, state_dict: dict) -> dict:

@@ -159,6 +159,12 @@ def _view(storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape:
     return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
 
 
+def has_bytes_of(values: torch.Tensor, copy: torch.Tensor) -> bool:
+    own = values.detach().cpu()
+    return (own.dtype, own.shape) == (copy.dtype, copy.shape) and \
+        torch.equal(own.flatten().view(torch.uint8), copy.flatten().view(torch.uint8))
+
+
 def _owner_of(root: torch.nn.Module, name: str) -> tuple:
     """The module that has the parameter, and its name there."""
     path, _, attribute = name.rpartition(".")
@@ -187,6 +193,7 @@ class OffloadedGroup:
         self.generation = 0  # of the values: saved tensors of an older one are refused
         self.spoiled = False  # written behind the engine's back, until it is loaded as a whole
         self.is_back = False  # its parameters are torch's own again
+        self.masters: dict[Slot, torch.Tensor] = {}  # see remember()
         self.hold: Any = None  # of a backward pass (_backward.py)
         self._dtypes = {slot.kind: slot.dtype for slot in self.slots}
         self._storages: dict[str, torch.UntypedStorage] = {}  # by kind of slots
@@ -200,8 +207,8 @@ class OffloadedGroup:
             slot.offset = engine.section_offset_bytes(slot.full_name) // slot.dtype.itemsize
 
     # ---- bound and parked ----
-    def bind(self) -> None:
-        """Undo each call with one release()."""
+    def bind(self, at_end: bool = False) -> None:
+        """Undo each call with one release(). at_end: parameters may have been replaced."""
         changing = next((slot for slot in self.slots if slot.changing), None)
         if changing is not None:
             raise WrongState(
@@ -214,7 +221,7 @@ class OffloadedGroup:
                     f"{quoted(self.name)} was used within torch.func.grad(), jvp() or a function "
                     "made of them, which would keep its memory; nothing was read. Use "
                     "torch.autograd.grad(), or a model that optimizer.restore() has given back.")
-            unbroken(self._bind)
+            unbroken(lambda: self._bind(at_end))
         else:
             self.bindings += 1
 
@@ -222,9 +229,10 @@ class OffloadedGroup:
         for slot in self.slots:
             slot.refuse_replaced()
 
-    def _bind(self) -> None:
+    def _bind(self, at_end: bool) -> None:
         for slot in self.slots:
-            slot.refuse_replaced()
+            if not slot.settle() and not at_end:
+                raise slot.replaced(slot.full_name)
             slot.refuse_other_memory()
         gathered = self.group.gather(stream_of(self.device))
         with _outside_inference_mode():
@@ -289,8 +297,9 @@ class OffloadedGroup:
             unbroken(self._release)
 
     def take_back(self) -> None:
-        """Gives the parameters memory of torch's own again; nothing of this is used after it."""
-        self.bind()
+        """Gives the parameters memory of torch's own again; nothing of this is used after it. One
+        that was replaced gets its values too, and the model keeps the program's."""
+        self.bind(at_end=True)
         try:
             values = self._copies()
         finally:
@@ -330,6 +339,23 @@ class OffloadedGroup:
         with self.group.gather() as gathered:
             yield copy
 
+    # ---- the two loads of a resume, in any order ----
+    def remember(self, slot: Slot, master: torch.Tensor, weights: torch.Tensor) -> None:
+        """Where a loaded master does not round to the weights, the engine has lost it. Until
+        training goes on, it comes again with weights that are loaded later."""
+        if self.joins or not has_bytes_of(master.to(weights.dtype), weights):  # all ranks alike
+            self.masters[slot] = master
+        else:
+            self.masters.pop(slot, None)
+
+    def load_weights(self, slot: Slot, weights: torch.Tensor) -> None:
+        master = self.masters.get(slot)
+        if master is not None:
+            self.engine.load_content(slot.full_name, "master", memory_of(master))
+        self.engine.load_content(slot.full_name, "weight", memory_of(weights))
+        if master is not None:
+            self.remember(slot, master, weights)
+
     # ---- writes that the engine cannot see ----
     def written(self) -> Optional[Slot]:
         """A parameter that an operator of torch has written while it was bound, or that has other
@@ -343,7 +369,7 @@ class OffloadedGroup:
                 "it. Load the model's values with load_state_dict() (the moments of this block "
                 "then begin anew), and write within headrace.gathered(module, modify=True).")
         slot.version = slot.parameter._version
-        self.spoiled = True
+        self.spoiled, self.masters = True, {}
         self.engine.mark_written(self.group, text)
         raise WrongState(text)
 

@@ -2,9 +2,8 @@
 """The optimizer's view of an offloaded model: one part, whose engine has the weights too."""
 from __future__ import annotations
 
-import contextlib
 import math
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Optional
 
 import torch
 
@@ -16,6 +15,7 @@ from .._part import Part, memory_of
 
 if TYPE_CHECKING:
     from ._gradients import Intake
+    from ._groups import Slot
     from ._offload import Offload
 
 
@@ -96,6 +96,7 @@ class ModelPart(Part):
         """Returns those that were updated."""
         several = self.offload.ranks.several
         before = [self.steps(parameter) for parameter in due] if several else []
+        self.offload.forget_masters()
         # A set's learning_rate_scale is its whole rate, so that no product is rounded.
         with self.offload.without_slots():
             self.result = self.engine.step(1.0, gradient_scale=factor, max_norm=max_norm)
@@ -129,23 +130,29 @@ class ModelPart(Part):
     def load(self, parameter: torch.Tensor, content: str, values: torch.Tensor) -> None:
         given = values.detach().to(torch.float32).cpu().contiguous()
         with self.offload.unbound([parameter]):
-            with self._keeping_weights(parameter, content):
+            if content == "master":
+                self._load_master(self.offload.slot_of(parameter), given)
+            else:
                 self.engine.load_content(self._names[parameter], content, memory_of(given))
 
-    @contextlib.contextmanager
-    def _keeping_weights(self, parameter: torch.Tensor, content: str) -> Iterator[None]:
+    def _load_master(self, slot: "Slot", master: torch.Tensor) -> None:
         """The engine's weights follow its masters, and the program may have loaded others: those
         stay, and begin new masters where they differ."""
-        if content != "master" or self.offload.slot_of(parameter).group.spoiled:  # has no weights
-            yield
-            return
-        name = self._names[parameter]
-        weights = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
-        self.engine.store(name, "weight", memory_of(weights))
+        weights: Optional[torch.Tensor] = torch.empty(slot.shape, dtype=slot.dtype, device="cpu")
         try:
-            yield
-        finally:
-            self.engine.load_content(name, "weight", memory_of(weights))
+            self.engine.store(slot.full_name, "weight", memory_of(weights))
+        except WrongState:  # a load has ended in the middle: there are none
+            weights = None
+
+        def replace() -> None:
+            self.engine.load_content(slot.full_name, "master", memory_of(master))
+            if weights is None:
+                slot.group.outdate()
+                return
+            self.engine.load_content(slot.full_name, "weight", memory_of(weights))
+            slot.group.remember(slot, master, weights)
+
+        unbroken(replace)
 
     def generation(self) -> int:
         return sum(group.generation for group in self.offload.groups)

@@ -172,6 +172,7 @@ class Offload:
     def _begin_forward(self) -> None:
         self._refuse_asleep("forward")
         self.forward.end_broken()
+        self.forget_masters()
         with self._lock:
             for group in self.groups:
                 if group.kept:
@@ -263,8 +264,9 @@ class Offload:
         if self.checkpoints is not None:
             self.checkpoints.warn_unused()
         self.intake.refuse_frozen(slot for slot in self.slots if slot.part)
-        for group in self.groups:
-            written = group.written() if group.kept else None
+        for group in (one for one in self.groups if one.kept):
+            group.refuse_replaced()  # else bind_kept() does, after the update
+            written = group.written() if group.bindings else None  # none: a load has failed
             if written is not None:
                 group.spoil(written)
         return self.intake
@@ -290,9 +292,14 @@ class Offload:
 
     def all_loaded(self) -> None:
         """Every group has been given all of its values."""
+        self.forget_masters()
         for group in self.groups:
             group.spoiled = False
             group.outdate()
+
+    def forget_masters(self) -> None:
+        for group in self.groups:
+            group.masters = {}
 
     def counts(self) -> dict:
         kept = {} if self.checkpoints is None else {"checkpoints": self.checkpoints.report()}

@@ -166,6 +166,7 @@ class OfModel(Offloaded):
     def _drop_parts(self) -> None:
         """Before a load: the state stays until it is overwritten."""
         self._snapshots.outdate()
+        self._offload.forget_masters()
         self._empty = {}
         self.state.clear()
 
@@ -178,7 +179,9 @@ class OfModel(Offloaded):
         self._drop_parts()
         with contextlib.suppress(Error):  # what came first is the cause
             self._show_steps(list(self._part_of))
-        return "" if self._part.mixed is None else "step() refuses until a whole state is loaded."
+        return "" if self._part.mixed is None else (
+            "step() refuses until a whole state is loaded. In 16 bits, the weights may then be "
+            "those of that state: load others after it.")
 
     def _load_snapshot(self, reference: Mapping[str, Any]) -> None:
         numbers = {parameter: number for number, parameter in enumerate(self._flat())}

@@ -19,7 +19,7 @@ from ..._library import unbroken
 from .._part import memory_of
 from .._spaces import space_for
 from ._device import CPU
-from ._groups import OffloadedGroup, Slot, quoted
+from ._groups import OffloadedGroup, Slot, has_bytes_of, quoted
 from ._hooks import Hook
 from ._wrapped import form_of, part_at
 
@@ -175,8 +175,7 @@ def end_changes(slots: Iterable[Slot]) -> None:
     slots = [slot for slot in slots if slot.changing]
     for slot in slots:
         if not slot.group.spoiled:
-            values = slot.parameter.data.contiguous().cpu()
-            slot.group.engine.load_content(slot.full_name, "weight", memory_of(values))
+            slot.group.load_weights(slot, slot.parameter.data.contiguous().cpu())
             drop_change(slot)
     for group in _groups_of(slots):
         if group.spoiled:
@@ -264,12 +263,6 @@ def _watch_module(offload: "Offload", module: torch.nn.Module, own: dict, ties: 
             module.register_load_state_dict_post_hook(Hook(after_load))]
 
 
-def _has_bytes_of(values: torch.Tensor, copy: torch.Tensor) -> bool:
-    own = values.detach().cpu()
-    return (own.dtype, own.shape) == (copy.dtype, copy.shape) and \
-        torch.equal(own.flatten().view(torch.uint8), copy.flatten().view(torch.uint8))
-
-
 class _Ties:
     """Copies of values for state_dict(). A parameter with several names has one copy for all of
     them, as long as it lives and neither side was written: so writers see that they are one."""
@@ -310,7 +303,7 @@ class _Ties:
         found = weak()
         if found is None or found._version != version:
             return None
-        is_same = _has_bytes_of(slot.parameter, found) if slot.changing \
+        is_same = has_bytes_of(slot.parameter, found) if slot.changing \
             else generation == slot.group.generation
         return found if is_same else None
 
