@@ -14,7 +14,7 @@
 //               gradients are collected: 24 bytes, plus one bit for each parameter of the group
 //               whose gradients are being collected.
 //               One more at each step: 16 bytes per 65,536 parameters of a rank.
-//               A durable engine makes two more at freeze, and four if its store is new, of 1032
+//               A durable engine makes two more at freeze, or four if its store is new, of 1032
 //               bytes each, one at each commit(), and one at the first load() after a step.
 //               An engine that measures several drives makes at most five more at freeze, of 1032
 //               bytes each. save_checkpoint() makes six, of at most 976 bytes each, and
@@ -26,7 +26,8 @@
 //   all_to_all  One or several per trained section, when gradients of another group arrive, when
 //               the ranks gather, and when they step. With hierarchical_reduce_ranks, in place of
 //               each: an all_to_all_v for each node, and with several nodes one more.
-//   abort       When the engine has failed.
+//   abort       When the engine has failed, or after the ranks have agreed on a gather or a
+//               reduction, this rank's part of it. When close() has waited too long for the others.
 //
 // Example: two ranks meet in different calls, and their Collective compares calls:
 //

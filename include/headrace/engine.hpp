@@ -268,7 +268,9 @@ class Engine {
   //          have the group joined, one all-gather runs per section.
   // Order:   collective: every rank gathers the same groups in the same order.
   // Throws   kNotFound. kWrongState before load. kOutOfBudget when all gather slots are leased; the
-  //          error names the holders. kIo, kCorrupt: nothing has changed, and retrying is safe.
+  //          error names the holders. kIo, kCorrupt: nothing has changed, and retrying is safe. If
+  //          the ranks had agreed on this gather already, the collective has ended instead, and
+  //          later collective calls throw kPeerLost.
   //          kIoStalled: the engine can only be closed. kPeerLost naming both ranks' calls.
   [[nodiscard]] Gathered gather(GroupId group, Stream stream = {});
   // Hands over one parameter's gradient (elements() values of `dtype`, in device memory). The
@@ -308,7 +310,8 @@ class Engine {
   //          was updated then, and the gradients are kept until discard_gradients(). If several
   //          ranks differ in an option, in the values of a hyperparameter set, or in a step count,
   //          all of them throw kPeerLost before anything is updated. The error names the option, or
-  //          the set and a parameter.
+  //          the set and a parameter. kWrongState if a step that failed on this rank, after the
+  //          ranks had agreed on it, is repeated with other options: nothing was updated here.
   StepResult step(const StepOptions& options);
   // Waits until no update is pending. Use it before you measure times, or to get the errors of
   // pending updates here.
@@ -354,10 +357,12 @@ class Engine {
   //          first. If the engine is durable, commits first what has changed, and that is
   //          collective.
   // Order:   no group is gathered, and no gradient has arrived since the last step, nor been added
-  //          up here for another rank. Each rank decides by itself: call it between steps. The
-  //          device has read what it was given: synchronise the trainer's streams before.
-  // Throws   kWrongState naming a group that is gathered, or gradients. kInvalidArgument if there
-  //          is no directory. kNoSpace, kIo. The engine is then awake, as before.
+  //          up here for another rank. Each rank decides by itself: call it between steps. In the
+  //          middle of a step or an evaluation, it may wait for the other ranks' next collective
+  //          call. The device has read what it was given: synchronise the trainer's streams before.
+  // Throws   kWrongState naming a group that is gathered, or gradients, or a background save that
+  //          still reads. kInvalidArgument if there is no directory. kNoSpace, kIo. The engine is
+  //          then awake, as before.
   void sleep(const std::string& directory = {});
   // Takes the memory again, and reads back and verifies what lived there. Everything is then as if
   // the engine had not slept, bit for bit.

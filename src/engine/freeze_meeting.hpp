@@ -59,10 +59,10 @@ class FreezeMeeting {
   // Collective, once, of a store. Throws what any rank found to refuse, also where ranks do not
   // fit together.
   Agreed agree(const Found& mine);
-  // Collective, twice, of a store that is made anew. First, before any rank erases what it has of a
-  // first commit, so that all can go on. Then, before any rank removes files: beside a commit,
-  // another's missing files would be lost ones.
-  void before_removal() { meeting_.meet({}); }
+  // Collective, twice, where the store is made anew: before any rank erases a first commit, since
+  // until then a rank may still refuse; and before any rank removes files, since a rank that still
+  // had a commit would take the others' missing files for lost.
+  void before_loss() { meeting_.meet({}); }
   // Collective, once, after all else. `record`: of the epoch that the files hold, null if they are
   // new or there is no store. Throws kWrongState if its steps, step counts or hyperparameters
   // differ among the ranks, or if they were committed in different openings.

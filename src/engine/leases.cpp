@@ -84,11 +84,12 @@ Gathered Leases::lease_slot(GroupId group, Stream stream) {
 std::optional<Gathered> Leases::lease_joined(GroupId group, Stream stream,
                                              Clock::time_point began) {
   const auto one_at_a_time = p_.ranks.lock();
-  const ranks::WaitedFor& ranks = p_.gradients.waits().gather;
-  const auto before = ranks.spent();
+  const ranks::WaitedFor& for_others = p_.gradients.waits().gather;
+  const auto before = for_others.spent();
   const std::optional<std::uint32_t> slot = p_.gradients.begin_gather(group);
   if (!slot) return std::nullopt;
-  waits_[group.index].add(began, began, Clock::now() - (ranks.spent() - before));
+  // Without what is counted as gather_wait_ranks_seconds.
+  waits_[group.index].add(began, began, Clock::now() - (for_others.spent() - before));
   in_slots_[group.index].fetch_add(1);
   Gathered lease(this, group, *slot, stream);
   p_.failure.throw_if_ended("gather");
@@ -296,7 +297,7 @@ void Leases::refuse(GroupId leased, const char* call) const {
   throw Error(Code::kWrongState, std::string(call) + ": group '" + p_.registry.group(leased).name +
                                      "' is still gathered; release it first");
 }
-// A call that is refused changes nothing, also not what the ranks have joined ahead.
+// Refuse first: a call that is refused here leaves what the ranks have joined ahead as it is.
 void Leases::refuse_any(const char* call) const {
   refuse_open(call);
   end_gathers();

@@ -49,7 +49,7 @@ class Leases final : public ranks::JoinSlots {
   bool leased_in_place(GroupId group) const noexcept { return in_place_[group.index].load() != 0; }
   // Throw kWrongState and name a group that is still gathered: from all leases, or from those in
   // slots, which a step or load would make stale. Leased resident bytes change in place. With
-  // several ranks, what was joined ahead is given back first.
+  // several ranks, where nothing is gathered, what was joined ahead is then given back.
   void refuse_any(const char* call) const;
   void refuse_open(const char* call) const;  // leaves what the ranks joined ahead as it is
   void refuse_any_in_slot(const char* call) const;

@@ -355,9 +355,9 @@ void Startup::open_store(Running& r) {
     store_->forget();
     refuse_without_room(r.plan);
   }
-  meeting_->before_removal();
+  meeting_->before_loss();  // every rank can go on
   store_->erase_first_commit();
-  meeting_->before_removal();
+  meeting_->before_loss();  // no rank has a commit
   store_->remove_remains();
   deal_by_speed(r);
   r.swap = store_->open(*r.conductor, tier_options(r), r.plan.drive_bytes);

@@ -43,7 +43,6 @@ class Stepper {
   // repeats it. (A failed engine informs the other ranks.) Throws kWrongState if `call` would
   // change data that the others used.
   void refuse_change_before_repeat(const char* call) const;
-  void refuse_change_of_rounding(const partition::RegisteredParameter& parameter);
   void set_step_count(ParameterId id, std::uint64_t steps);
 
  private:
@@ -52,6 +51,8 @@ class Stepper {
   const partition::RegisteredParameter& require_taken(const char* call, ParameterId id,
                                                       const void* gradient, DType dtype,
                                                       bool lends) const;
+  // Throws kWrongState if gradients were rounded for the count. May wait: Gradients::leave_order().
+  void refuse_change_of_rounding(const partition::RegisteredParameter& parameter);
   void warn_of_unused_clipping(const StepOptions& options);
   void warn_of_no_gradients(const StepResult& result);
   // Handles a gradient that is not finite, as the setting says.

@@ -59,8 +59,9 @@ bool StoreOpening::is_half_made() {
   return half_made_;
 }
 
-// Otherwise a kill between the renames of two drives would leave files of two stores, and a new
-// store would need as much room again.
+// Files with no more than a first commit go before new ones are made. If they stayed until then, a
+// kill between the renames of two drives would leave files of two stores, and the new one would
+// need as much room again.
 void StoreOpening::forget() {
   exists_ = false;
   remains_.emplace(paths_, in_.settings.store, swap::RanksOfStore::one(in_.collective->rank()));

@@ -49,7 +49,9 @@ class Gradients {
   bool any() const;
   // Every rank refuses the step that they have agreed on: the next one is agreed on anew.
   void forget_agreement() noexcept { totals_.reset(); }
-  // With several ranks: nothing is joined or reduced ahead any more.
+  // Trainer thread. With several ranks: until the step ends, nothing is joined or reduced ahead. In
+  // the middle of a step or an evaluation, waits for the others' next call. Throws what ended the
+  // runner's thread.
   void leave_order();
   // Trainer thread. discard() is collective: it also discards what another rank still reduces.
   // clear() follows a step.
@@ -106,7 +108,7 @@ class Gradients {
   // Set until a gradient arrives: a repeated step does not ask the other ranks again, since they
   // may be past it.
   std::optional<GradientTotals> totals_;
-  StepOptions agreed_options_;   // of those
+  StepOptions agreed_options_;   // of the step that totals_ is of
   std::vector<Stream> streams_;  // the streams of the arrivals
   std::mutex mutex_;
   std::array<std::mutex, 16> stripes_;  // by parameter, held while one of its gradients is read

@@ -129,7 +129,8 @@ bool SequenceRunner::was_joined(GroupId group) const {
   return slots_of_.size() > position_ && sequence_.gathers()[position_] == group;
 }
 
-// First for this rank's own shard, as a gather that meets the others does.
+// Waits first for this rank's own shard, which is not counted as a wait for other ranks, as in a
+// gather that meets them; then for the join. False: the order ended before it.
 bool SequenceRunner::wait_for_join(Lock& lock, std::uint32_t number) {
   wait(lock,
        [&] { return slots_of_.size() + taken_.size() > number || state_ != State::kFollowing; });
@@ -255,7 +256,7 @@ void SequenceRunner::end_step(bool counts) {
   const Lock lock(mutex_);
   give_back_unused();
   if (counts && p_.follows) {
-    // Of a part of a step, the ranks have followed all that there was.
+    // If the order is of a part of a step, the rest of the step did not follow it.
     if (follows_step_ && sequence_.whole()) ++followed_;
     steps_apart_ = follows_step_ ? 0 : steps_apart_ + 1;
     // One step that differed may be the only one.

@@ -301,6 +301,14 @@ class Rules(Case):
                 for one, its in ((model, first), (other, second)):
                     train(one, its, 2, seed=9)
                 self.assert_same(weights_of(model), weights_of(other))
+        groups = [{"params": [torch.nn.Parameter(torch.ones(3))], "maximize": maximize}
+                  for maximize in (True, False)]
+        both = self.made(AdamW, groups, lr=1e-2)
+        state = both.state_dict()
+        for group in state["param_groups"]:
+            del group["maximize"]
+        both.load_state_dict(state)
+        self.assertEqual([group["maximize"] for group in both.param_groups], [True, False])
 
     def test_have_the_same_bits_in_memory_and_on_a_drive(self):
         for rule, options in ((Adam, {}), (Adagrad, {}), (Lion, {"weight_decay": 0.1}), (SGD, {}),

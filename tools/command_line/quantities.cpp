@@ -14,7 +14,7 @@ namespace headrace::command_line {
 namespace {
 struct Unit {
   std::string_view name;
-  double factor, divisor = 1;  // of a power of ten below 1, which no double is
+  double factor, divisor = 1;  // 1e-3 is no double, and x / 1e3 rounds once
 };
 // In any case of letters.
 constexpr std::array kSizes{Unit{"", 1},         Unit{"b", 1},        Unit{"k", 0x1p10},

@@ -292,8 +292,8 @@ class Offloaded(torch.optim.Optimizer):
         reference = self._snapshots.save(self._parts, self._flat(), self._RULE, self._of_all)
         empty = {index: self._empty[parameter] for index, parameter in enumerate(self._flat())
                  if parameter in self._empty}
-        return self._after_post_hooks({**packed, "state": {},
-                                       REFERENCE: {**reference, "empty": empty}})
+        return self._through(self._optimizer_state_dict_post_hooks,
+                             {**packed, "state": {}, REFERENCE: {**reference, "empty": empty}})
 
     def _of_all(self, text: str) -> str:
         """What all ranks use in the place of a text of their own."""
@@ -310,18 +310,20 @@ class Offloaded(torch.optim.Optimizer):
         packed = self._packed()
         state = {index: {**self.state[parameter], **self._contents(parameter)}
                  for index, parameter in enumerate(self._flat()) if parameter in self.state}
-        return self._after_post_hooks({**packed, "state": state})
+        return self._through(self._optimizer_state_dict_post_hooks, {**packed, "state": state})
 
     def _packed(self) -> dict:
-        """torch's, which lacks the state that parts have: hooks see all of it, afterwards."""
+        """torch's state_dict(), without the parts' state. Pre-hooks run here; post-hooks do not,
+        since they are to see the whole: _through()."""
         for hook in self._optimizer_state_dict_pre_hooks.values():
             hook(self)  # first: it may register others
         with self._without_hooks("_optimizer_state_dict_pre_hooks",
                                  "_optimizer_state_dict_post_hooks"):
             return super().state_dict()
 
-    def _after_post_hooks(self, state_dict: dict) -> dict:
-        for hook in self._optimizer_state_dict_post_hooks.values():
+    def _through(self, hooks: Mapping[int, Callable], state_dict: dict) -> dict:
+        """What the hooks make of it: each changes it, or returns another."""
+        for hook in hooks.values():
             changed = hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
         return state_dict
@@ -364,15 +366,12 @@ class Offloaded(torch.optim.Optimizer):
         of the same rule. After an error in the load itself, there is no state, as before the first
         step."""
         self._refuse_closed("load_state_dict()")
-        state_dict = dict(state_dict)
-        for hook in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
+        state_dict = self._through(self._optimizer_load_state_dict_pre_hooks, dict(state_dict))
         with self._without_hooks("_optimizer_load_state_dict_pre_hooks",
                                  "_optimizer_load_state_dict_post_hooks"):
             self._load(state_dict)
-        for of_loaded in self._optimizer_load_state_dict_post_hooks.values():
-            of_loaded(self)
+        for after_load in self._optimizer_load_state_dict_post_hooks.values():
+            after_load(self)
 
     def _load(self, state_dict: dict) -> None:
         """Between the hooks."""

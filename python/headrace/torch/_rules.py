@@ -35,10 +35,12 @@ def _float_of(value: Any) -> float:
 
 class _Rule(Offloaded):
     def __setstate__(self, state: dict) -> None:
-        """torch calls it in a load. Groups of older optimizers and of DeepSpeed's lack maximize."""
+        """torch calls it in a load. Groups of older optimizers and of DeepSpeed's lack maximize:
+        each group keeps the one that it has."""
+        own = [group["maximize"] for group in self.__dict__.get("param_groups", ())]
         super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("maximize", self.defaults["maximize"])
+        for group, maximize in zip(self.param_groups, own):
+            group.setdefault("maximize", maximize)
 
     def _checked(self, group: Mapping[str, Any], **values: Any) -> dict:
         """As floats from 0 on; betas below 1. An engine has them in f32."""

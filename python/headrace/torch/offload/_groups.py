@@ -341,9 +341,10 @@ class OffloadedGroup:
 
     # ---- the two loads of a resume, in any order ----
     def remember(self, slot: Slot, master: torch.Tensor, weights: torch.Tensor) -> None:
-        """Where a loaded master does not round to the weights, the engine has lost it. Until
-        training goes on, it comes again with weights that are loaded later."""
-        if self.joins or not has_bytes_of(master.to(weights.dtype), weights):  # all ranks alike
+        """Keeps a loaded master that does not round to the weights: the engine has made new ones
+        of those. load_weights() tries it with later weights, until training goes on."""
+        # With several ranks always: all of them have to make the same loads.
+        if self.joins or not has_bytes_of(master.to(weights.dtype), weights):
             self.masters[slot] = master
         else:
             self.masters.pop(slot, None)
