@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "device/forwarding_device.hpp"
 #include "ranks/sequence.hpp"
 #include "support/expect_code.hpp"
 #include "support/rank_engines.hpp"
@@ -168,40 +169,23 @@ TEST(RanksOrder, IsRecordedUpToABound) {
 }
 
 // The library's own, whose arithmetic fails once it is told to.
-class FailingDevice final : public device::ComputingDevice {
+class FailingDevice final : public device::ForwardingDevice<device::ComputingDevice> {
  public:
+  FailingDevice() : FailingDevice(device::make_computing_host()) {}
   std::atomic<bool> fails{false};
 
-  const char* name() const noexcept override { return "cpu (failing)"; }
-  bool shares_host_memory() const noexcept override { return true; }
-  void* allocate(std::size_t bytes) noexcept override { return host_->allocate(bytes); }
-  void deallocate(void* data, std::size_t bytes) noexcept override {
-    host_->deallocate(data, bytes);
-  }
-  Stream create_stream() override { return host_->create_stream(); }
-  void destroy_stream(Stream stream) noexcept override { host_->destroy_stream(stream); }
-  void copy(Stream stream, void* target, const void* source, std::size_t bytes) override {
-    host_->copy(stream, target, source, bytes);
-  }
-  void fill_zero(Stream stream, void* target, std::size_t bytes) override {
-    host_->fill_zero(stream, target, bytes);
-  }
   void accumulate(Stream stream, const Accumulation& work) override {
     if (fails) throw std::runtime_error("the device is gone");
-    host_->accumulate(stream, work);
+    ForwardingDevice::accumulate(stream, work);
   }
-  void notify(Stream stream, void (*function)(void* context) noexcept, void* context) override {
-    host_->notify(stream, function, context);
-  }
-  Event record(Stream stream) override { return host_->record(stream); }
-  void wait(Stream stream, Event event) override { host_->wait(stream, event); }
-  void synchronize(Stream stream) override { host_->synchronize(stream); }
   void launch(Stream stream, std::function<void()> kernel) override {
     host_->launch(stream, std::move(kernel));
   }
 
  private:
-  const std::shared_ptr<device::ComputingDevice> host_ = device::make_computing_host();
+  explicit FailingDevice(const std::shared_ptr<ComputingDevice>& host)
+      : ForwardingDevice(host), host_(host) {}
+  const std::shared_ptr<ComputingDevice> host_;
 };
 
 // Rank 0 fails in a reduction on which the ranks have agreed, and makes no other call until rank 1

@@ -1546,6 +1546,12 @@ class Blocks(Case):
             headrace.torch.offload._device.device_of(on_two, None)
 
 
+# How a program ties the head to the embedding.
+TIES = (lambda model: setattr(model.head, "weight", model.embedding.weight),
+        lambda model: setattr(model.embedding, "weight", model.head.weight))
+
+
+
 class Life(Case):
     def test_after_an_error_in_offload_the_model_is_as_it_was(self):
         model = net_of()
@@ -1679,12 +1685,15 @@ class Life(Case):
         with self.assertRaisesRegex(headrace.WrongState, "'layers.1.up.weight' came into"):
             optimizer.step()
 
+    def untied(self):
+        """A model whose head has a weight of its own, and its parameters by name."""
+        model = net_of()
+        model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
+        return model, dict(model.named_parameters())
+
     def test_refuses_parameters_outside_of_blocks_that_were_replaced(self):
-        for tie in (lambda model: setattr(model.head, "weight", model.embedding.weight),
-                    lambda model: setattr(model.embedding, "weight", model.head.weight)):
-            model = net_of()
-            model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
-            own = dict(model.named_parameters())
+        for tie in TIES:
+            model, own = self.untied()
             model, optimizer = self.offload(model)
             tie(model)
             for use in (lambda: loss_of(model), model.state_dict):
@@ -1699,11 +1708,8 @@ class Life(Case):
             model.state_dict()
 
     def test_gives_back_what_it_took_where_parameters_were_replaced(self):
-        for tie in (lambda model: setattr(model.head, "weight", model.embedding.weight),
-                    lambda model: setattr(model.embedding, "weight", model.head.weight)):
-            model = net_of()
-            model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
-            own = dict(model.named_parameters())
+        for tie in TIES:
+            model, own = self.untied()
             model, optimizer = self.offload(model)
             self.train(model, optimizer)
             values = values_of(model)

@@ -29,7 +29,7 @@ import sys
 import time
 
 from against_deepspeed import end, spread
-from measured import ROOT
+from measured import ROOT, options_of
 
 SHAPE = ["--layers", "16", "--hidden", "512", "--heads", "8", "--seq", "128"]
 CASES = {"ours": "train_gpt", "each": "train_gpt, nothing ahead", "fsdp2": "FSDP2",
@@ -113,8 +113,7 @@ def run(case, asked):
 
 
 def read_options():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0],
-                                      epilog=__doc__.split("\n\n")[2])
+    options = options_of(__doc__)
     options.add_argument("--text", required=True, type=pathlib.Path)
     options.add_argument("--python", default=sys.executable, help="has torch and deepspeed [this]")
     for name, value, about in (("ranks", 2, "processes"), ("steps", 6, "measured steps of a run"),

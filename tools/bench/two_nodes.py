@@ -12,7 +12,6 @@ which are the same but with the last, whose sums have another order. --rate limi
 Needs no root where unprivileged namespaces are allowed; needs ip, and tc for --rate (Debian:
 iproute2). Exit codes: 0 done, 1 a run failed or hashes differ, 2 refused before anything started.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -23,7 +22,7 @@ import tempfile
 import time
 
 from against_ranks import SHAPE, WARM_UP, free_port
-from measured import ROOT
+from measured import ROOT, options_of
 
 INSIDE = "HEADRACE_TWO_NODES"
 SUMS = "stage 3, nodes that sum"
@@ -109,8 +108,7 @@ def train(nodes, settings, asked, folder):
 
 
 def read_options():
-    options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0],
-                                      epilog=__doc__.split("\n\n")[2])
+    options = options_of(__doc__)
     options.add_argument("--text", required=True, type=pathlib.Path)
     options.add_argument("--node-ranks", type=int, default=2, metavar="N",
                          help="ranks of a node [2]")
