@@ -368,6 +368,22 @@ class Training(Engines):
             rate.step()
         self.assertEqual(seen, [0.005, 0.005, 0.01, 0.005])
 
+    def test_takes_the_rule_that_the_groups_of_torchs_have(self):
+        for kind in (torch.optim.Adam, torch.optim.AdamW):
+            for decoupled in (False, True):
+                model = model_of()
+                given = kind(model.parameters(), lr=1e-2)
+                given.param_groups[0]["decoupled_weight_decay"] = decoupled
+                engine = self.engine(model, optimizer=given)
+                self.assertEqual(type(engine.optimizer).__name__,
+                                 "ModelAdamW" if decoupled else "ModelAdam")
+                engine.destroy()
+            model = model_of()
+            given = kind([{"params": [one]} for one in model.parameters()])
+            given.param_groups[0]["decoupled_weight_decay"] = kind is torch.optim.Adam
+            with self.assertRaisesRegex(NotImplementedError, f"^some groups of the {kind.__name__}"):
+                self.engine(model, optimizer=given)
+
     def test_follows_a_schedule_of_an_optimizer_whose_groups_the_given_one_has(self):
         for is_given in (False, True):
             model = model_of()

@@ -1738,6 +1738,31 @@ class Life(Case):
         self.assertEqual([value.item()], expected)
         self.assert_same(values_of(model), values_of(plain))
 
+    def test_neither_loads_nor_sleeps_where_parameters_outside_of_blocks_were_replaced(self):
+        model, optimizer = self.offload(self.untied()[0])
+        self.train(model, optimizer, 1)
+        checkpoint = os.path.join(self.folder, "checkpoint")
+        optimizer.save_checkpoint(checkpoint)
+        self.train(model, optimizer, 1)
+        before, head = values_of(model), model.head.weight
+        loads_and_sleeps = (lambda: optimizer.load_checkpoint(checkpoint),
+                            lambda: optimizer.sleep(self.folder))
+        for call in loads_and_sleeps:
+            model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
+            with self.assertRaisesRegex(headrace.WrongState, "'head.weight' is another tensor"):
+                call()
+            model.head.weight = head
+            self.assert_same(values_of(model), before)
+        optimizer.sleep(self.folder)
+        model.head.weight = torch.nn.Parameter(torch.ones(50, WIDTH))
+        with self.assertRaisesRegex(headrace.WrongState, "'head.weight' is another tensor"):
+            optimizer.wake()
+        model.head.weight = head
+        with self.assertRaisesRegex(RuntimeError, "engine sleeps"):
+            model.state_dict()
+        optimizer.wake()
+        self.assert_same(values_of(model), before)
+
     def test_refuses_parameters_that_are_not_the_models(self):
         model, loss = net_of(), torch.nn.Linear(WIDTH, 2)
         before = values_of(model)

@@ -1055,6 +1055,20 @@ class State(Case):
             optimizer.load_state_dict(wrong)
         self.assert_same(moments_of(optimizer), before)
 
+    def test_a_group_with_the_decay_of_another_rule_is_refused(self):
+        for kind, other in ((headrace.torch.Adam, "AdamW"), (headrace.torch.AdamW, "Adam")):
+            model = model_of()
+            optimizer = kind(model.parameters())
+            group = optimizer.param_groups[0]
+            group["decoupled_weight_decay"] ^= True
+            before = [one.detach().clone() for one in model.parameters()]
+            with self.assertRaisesRegex(ValueError, rf"^param_groups\[0\] has .* rule of {other};"):
+                train(model, optimizer, 1)
+            for one, was in zip(model.parameters(), before):
+                self.assertTrue(torch.equal(one, was))
+            group["decoupled_weight_decay"] ^= True
+            train(model, optimizer, 1)
+
     def test_a_load_that_fails_in_the_middle_leaves_none(self):
         model = model_of()
         optimizer = self.adamw(model.parameters())

@@ -99,8 +99,18 @@ class Adam(_Rule):
                                   "decoupled_weight_decay": self._RULE == "adamw"},  # as torch's
                          nvme, config, snapshots)
 
+    def _refuse_others_decay(self, group: Mapping[str, Any]) -> None:
+        """In torch, a group can have the other rule's."""
+        own = self._RULE == "adamw"
+        if group.get("decoupled_weight_decay", own) != own:
+            raise ArgumentError(
+                f"{self._place_of(group)} has decoupled_weight_decay={not own}, which is the rule "
+                f"of {'Adam' if own else 'AdamW'}; nothing was done. An optimizer here has one "
+                "rule for all of its groups: use two optimizers.")
+
     def _constants(self, group: Mapping[str, Any]) -> dict:
         _refuse_on(group, "amsgrad")
+        self._refuse_others_decay(group)
         values = self._checked(group, learning_rate_scale=group["lr"], **self._betas(group),
                                eps=group["eps"], weight_decay=group["weight_decay"])
         return {**values, "maximize": int(group["maximize"])}

@@ -35,15 +35,21 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> tuple[str, list]:
         raise ArgumentError(f"the {kind} has made a step already, and its state would be lost; "
                             "the model is as it was. Give initialize() a new one.")
     rule = _RULES[kind]
-    of_class = getattr(optimizer, "adam_w_mode", getattr(optimizer, "adamw_mode", False))
+    if rule in ("Adam", "AdamW"):
+        rule = _adams_rule(optimizer, rule)
+    return rule, [_of_group(group, optimizer) for group in optimizer.param_groups]
+
+
+def _adams_rule(optimizer: torch.optim.Optimizer, named: str) -> str:
+    """Which of the two it computes, its groups say; those of older torch and DeepSpeed do not."""
+    of_class = named == "AdamW" or getattr(optimizer, "adam_w_mode",
+                                           getattr(optimizer, "adamw_mode", False))
     decoupled = {bool(group.get("decoupled_weight_decay", of_class))
                  for group in optimizer.param_groups}
-    if rule == "Adam" and len(decoupled) > 1:
-        raise Unsupported("some groups of the Adam have decoupled_weight_decay, and others not; "
-                          "the model is as it was. Give all of them the same.")
-    if rule == "Adam" and True in decoupled:
-        rule = "AdamW"
-    return rule, [_of_group(group, optimizer) for group in optimizer.param_groups]
+    if len(decoupled) > 1:
+        raise Unsupported(f"some groups of the {named} have decoupled_weight_decay, and others "
+                          "not; the model is as it was. Give all of them the same.")
+    return "AdamW" if True in decoupled else "Adam"
 
 
 def _refuse_foreign(kind: type) -> None:

@@ -213,6 +213,8 @@ class Offload:
         groups = [group for group in concerned if group.bindings]
         self.require_none_in_use("a load")
         for group in groups:
+            group.refuse_replaced()
+        for group in groups:
             group.release()
         try:
             yield
@@ -254,6 +256,11 @@ class Offload:
                     "optimizer.restore(), change it, and offload it again; values alone can be "
                     "written within headrace.gathered(module, modify=True).")
 
+    def refuse_replaced_kept(self) -> None:
+        """Where groups are bound again after a call's work, which would then be half done."""
+        for group in (one for one in self.groups if one.kept):
+            group.refuse_replaced()
+
     def gradients_for_step(self) -> Intake:
         refuse_late_ranks(self.ranks)
         self.require_none_in_use("step()")
@@ -264,8 +271,8 @@ class Offload:
         if self.checkpoints is not None:
             self.checkpoints.warn_unused()
         self.intake.refuse_frozen(slot for slot in self.slots if slot.part)
+        self.refuse_replaced_kept()
         for group in (one for one in self.groups if one.kept):
-            group.refuse_replaced()  # else bind_kept() does, after the update
             written = group.written() if group.bindings else None  # none: a load has failed
             if written is not None:
                 group.spoil(written)
@@ -351,6 +358,7 @@ class Offload:
         self._refuse_asleep("sleep()")
         self.require_none_in_use("sleep()")
         self.require_no_gradients("sleep()")
+        self.refuse_replaced_kept()
         self.release_kept()
         try:
             self.engine.sleep(directory)
@@ -360,6 +368,7 @@ class Offload:
                 self.bind_kept()
 
     def wake(self) -> None:
+        self.refuse_replaced_kept()
         self.engine.wake()
         self._asleep = False
         self.bind_kept()
