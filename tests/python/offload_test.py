@@ -1169,7 +1169,7 @@ class Values(Case):
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_in_state_dict_are_those_of_now_while_they_change(self):
-        model, _ = self.offload(net_of())
+        model, optimizer = self.offload(net_of())
         before = model.state_dict()  # kept: one copy for both names
         with self.assertRaises(ArithmeticError):
             with headrace.gathered(model, modify=True):
@@ -1180,7 +1180,13 @@ class Values(Case):
                     within = model.state_dict()
                     self.assertTrue(within["head.weight"].eq(value).all())
                     self.assertIs(within["head.weight"], within["embedding.weight"])
+                for state in (optimizer.state_dict, optimizer.full_state_dict):
+                    with self.assertRaisesRegex(headrace.WrongState, "' is open to changes, .*"
+                                                "nothing was saved"):
+                        state()
                 raise ArithmeticError
+        with headrace.gathered(model):
+            optimizer.state_dict()
         self.assert_same(model.state_dict(), before)  # and not `within`, which is kept too
 
     def test_are_loaded_as_torch_loads_them(self):

@@ -286,8 +286,7 @@ class Offloaded(torch.optim.Optimizer):
         if not self._snapshots.wanted or not self._parts or _is_for_parameters_by_name():
             return self.full_state_dict()
         for part in self._parts:
-            part.refuse_other_forms()
-            part.refuse_mixed("saved")
+            part.refuse_save()
         packed = self._packed()
         reference = self._snapshots.save(self._parts, self._flat(), self._RULE, self._of_all)
         empty = {index: self._empty[parameter] for index, parameter in enumerate(self._flat())
@@ -304,8 +303,7 @@ class Offloaded(torch.optim.Optimizer):
         are files there, which the system can write out, and which vanish with the tensors."""
         self._refuse_closed("full_state_dict()")
         for part in self._parts:
-            part.refuse_other_forms()
-            part.refuse_mixed("saved")
+            part.refuse_save()
         self._show_steps(self._flat())  # Ctrl-C may have come just after an update
         packed = self._packed()
         state = {index: {**self.state[parameter], **self._contents(parameter)}

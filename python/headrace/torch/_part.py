@@ -229,6 +229,10 @@ class Part:
             return []
         return [entry.parameter for entry in due]
 
+    def refuse_save(self) -> None:
+        self.refuse_other_forms()
+        self.refuse_mixed("saved")
+
     def refuse_mixed(self, done: str) -> None:
         """If a load of its state ended in the middle."""
 

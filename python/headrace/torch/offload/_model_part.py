@@ -87,6 +87,14 @@ class ModelPart(Part):
             raise WrongState("a load ended in the middle, so the state may be partly "
                              f"{self.mixed}; nothing was {done}. Load a whole state.")
 
+    def refuse_save(self) -> None:
+        super().refuse_save()
+        changing = next((slot for slot in self.offload.slots if slot.changing), None)
+        if changing is not None:
+            raise WrongState(f"'{changing.full_name}' is open to changes, which its state does not "
+                             "have yet; nothing was saved. Call state_dict() after the end of "
+                             "headrace.gathered(..., modify=True).")
+
     def begin_load(self, what: str) -> None:
         """Until it has ended, the state is of two runs."""
         steps = max(map(self.steps, self._index), default=0)
