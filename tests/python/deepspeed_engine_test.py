@@ -368,6 +368,14 @@ class Training(Engines):
             rate.step()
         self.assertEqual(seen, [0.005, 0.005, 0.01, 0.005])
 
+    def test_takes_no_model_without_modules_in_it(self):
+        with self.assertRaisesRegex(ValueError, "^the model is a single Linear"):
+            self.engine(torch.nn.Linear(3, 3))
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3))
+        engine = self.engine(model)
+        engine.backward(engine(torch.ones(1, 3)).sum())
+        engine.step()
+
     def test_takes_the_rule_that_the_groups_of_torchs_have(self):
         for kind in (torch.optim.Adam, torch.optim.AdamW):
             for decoupled in (False, True):
@@ -1224,4 +1232,4 @@ class HuggingFace(Engines):
 
 if __name__ == "__main__":
     FOLDER = os.path.abspath(sys.argv[1])
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

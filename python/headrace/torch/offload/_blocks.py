@@ -114,8 +114,13 @@ def automatic_or_leaves(model: torch.nn.Module) -> Blocks:
     parameters and no such module in it."""
     if _automatic(model, "auto"):
         return "auto"
-    return [module for module in model.modules()
-            if _elements(module) > 0 and not any(map(_elements, module.children()))]
+    leaves = [module for module in model.modules()
+              if _elements(module) > 0 and not any(map(_elements, module.children()))]
+    if leaves == [model]:
+        raise ArgumentError(f"the model is a single {type(model).__name__}, and what is brought "
+                            "and taken away are modules within a model; it is as it was. Put it "
+                            "into another module, such as torch.nn.Sequential(model).")
+    return leaves
 
 
 def _repeated(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
