@@ -389,7 +389,8 @@ class Training(Engines):
             model = model_of()
             given = kind([{"params": [one]} for one in model.parameters()])
             given.param_groups[0]["decoupled_weight_decay"] = kind is torch.optim.Adam
-            with self.assertRaisesRegex(NotImplementedError, f"^some groups of the {kind.__name__}"):
+            words = f"^some groups of the {kind.__name__} have"
+            with self.assertRaisesRegex(NotImplementedError, words):
                 self.engine(model, optimizer=given)
 
     def test_follows_a_schedule_of_an_optimizer_whose_groups_the_given_one_has(self):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// store_renames.hpp: kills a process before a file of a store gets its name. durable_test.cpp has
-// the call that is in the place of the C library's.
+// store_renames.hpp: kills a process before a file of a store gets its name. durable_store_test.cpp
+// has the call that is in the place of the C library's.
 #pragma once
 #include <atomic>
 
