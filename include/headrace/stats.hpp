@@ -129,6 +129,9 @@ struct PlanReport {
   std::uint64_t host_budget_bytes = 0;    // 0: none given
   std::uint64_t smallest_host_bytes = 0;  // of the smallest possible plan
   std::uint64_t parameters = 0;
+  // Groups that can be gathered at a time, beside those that need no slot. Each of several ranks
+  // has a number of its own.
+  std::uint32_t gather_slots = 0;
   double resident_share_of_state = 0;  // the share of the optimizer state that stays in memory
   double resident_share_of_parameters = 0;
   bool deferred_updates = false;  // step() returns with updates pending (Settings::update_mode)

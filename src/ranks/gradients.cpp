@@ -163,7 +163,9 @@ GradientTotals Gradients::finish(const StepTerms& terms) {
   if (bucket_) {
     runner_->begin_step();
     const WaitedFor::Span span(waits_.step);
-    agreed = meet({.kind = RankCall::Kind::kStep, .terms = terms});
+    StepTerms all = terms;
+    all.gathers = record_.gathers;  // where joins came ahead, nothing else compares them
+    agreed = meet({.kind = RankCall::Kind::kStep, .terms = all});
     bucket_->flush();
   }
   wait_for_arrivals();

@@ -53,12 +53,13 @@
 #include "partition/registry.hpp"
 
 namespace headrace::ranks {
-// The inputs of a step's arithmetic other than gradients and the registry's hyperparameters: equal
-// on every rank.
+// The inputs of a step's arithmetic other than gradients and the registry's hyperparameters, and
+// what the next order is derived from: equal on every rank.
 struct StepTerms {
   StepOptions options;
   std::span<const std::uint64_t> step_counts;  // per parameter; outlives the call
   bool holds_commits = false;  // may differ: a background save of this rank reads the last commit
+  std::span<const GroupId> gathers = {};  // as recorded since the last step (sequence.hpp)
 };
 
 // What a gather still has to join: nothing, the parts that the ranks of a node keep for it

@@ -170,15 +170,17 @@ std::uint64_t RankCalls::terms_hash(const StepTerms& terms) const {
                                           terms.options.max_norm});
   for (std::uint32_t i = 0; i < terms.step_counts.size(); ++i)
     hash = hash_of(std::array{update_hash({i}), terms.step_counts[i]}, hash);
-  return hash;
+  return kernels::xxh3_64(std::as_bytes(terms.gathers), hash);
 }
 
 std::string RankCalls::difference_in_terms(const StepTerms& mine) {
-  constexpr std::size_t kOfOptions = 3, kOfParameter = 2;
+  constexpr std::size_t kOfOptions = 3, kOfGathers = 2, kOfParameter = 2;
   std::vector<std::uint64_t> terms;
   for (const float option :
        {mine.options.learning_rate, mine.options.gradient_scale, mine.options.max_norm})
     terms.push_back(std::bit_cast<std::uint32_t>(option));
+  terms.push_back(mine.gathers.size());
+  terms.push_back(kernels::xxh3_64(std::as_bytes(mine.gathers), 0));
   for (std::uint32_t i = 0; i < mine.step_counts.size(); ++i)
     terms.insert(terms.end(), {update_hash({i}), mine.step_counts[i]});
   const Difference at = compare("step: what differs", terms).value_or(Difference{});
@@ -186,9 +188,16 @@ std::string RankCalls::difference_in_terms(const StepTerms& mine) {
     constexpr const char* kWhat[] = {"learning_rate", "gradient_scale", "max_norm"};
     return std::string("step: ") + kWhat[at.index] + " is another" + on_rank(at.rank);
   }
-  const auto index = static_cast<std::uint32_t>((at.index - kOfOptions) / kOfParameter);
+  if (at.index == kOfOptions) {
+    return "step: rank " + std::to_string(at.rank) + " has made " + std::to_string(at.value) +
+           " gathers since the last step, and rank 0 " + std::to_string(at.of_rank_0);
+  }
+  if (at.index < kOfOptions + kOfGathers)
+    return "step: the groups gathered since the last step were others" + on_rank(at.rank);
+  const std::size_t of_parameters = at.index - kOfOptions - kOfGathers;
+  const auto index = static_cast<std::uint32_t>(of_parameters / kOfParameter);
   const partition::RegisteredParameter& parameter = registry_.parameter({index});
-  if ((at.index - kOfOptions) % kOfParameter == 1) {
+  if (of_parameters % kOfParameter == 1) {
     return "step: the step count of '" + parameter.full_name + "' is another" + on_rank(at.rank) +
            ", " + std::to_string(at.value) + " and not " + std::to_string(at.of_rank_0);
   }
@@ -199,7 +208,7 @@ std::string RankCalls::difference_in_terms(const StepTerms& mine) {
 void RankCalls::refuse_terms(const StepTerms& mine) {
   const std::string text = difference_in_terms(mine) +
                            ": no rank updated anything, and no further call will be carried out; "
-                           "make the same changes on every rank, between the same steps";
+                           "make the same calls and changes on every rank, between the same steps";
   end_all(text);
 }
 

@@ -135,6 +135,7 @@ Plan Planner::plan_of(const Choice& choice) const {
   if (drives.empty()) drives.resize(std::max<std::size_t>(1, in_.settings.nvme_paths.size()));
   deal_again(plan, part_, in_.settings.nvme_paths, drives);
   plan.report.parameters = part_.parameter_elements;
+  plan.report.gather_slots = plan.gather_slots;
   return plan;
 }
 

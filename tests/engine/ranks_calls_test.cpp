@@ -90,6 +90,31 @@ TEST(RanksStep, ThatEveryRankRefusesIsMadeWithOtherOptions) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
+// With all of a step joined ahead, nothing but the step shows it, and the ranks would derive
+// different orders from it.
+TEST(RanksStep, AfterFewerGathersOnOneRankIsRefused) {
+  const auto settings = [](std::uint32_t) {
+    Settings made = following(RankOrder::kTrace);
+    made.zero_stage = 2;
+    return made;
+  };
+  std::vector<std::uint64_t> steps(2);
+  const auto errors = run_ranks(2, HostFlavour::kPrompt, settings, [&](Rank& rank) {
+    begin(rank.engine);
+    for (std::uint32_t step = 0; step < 2 * kSteps; ++step) {
+      pass(rank.engine, true);
+      if (step < kSteps || rank.number == 0) pass(rank.engine, true);
+      rank.engine.step({});
+      ++steps[rank.number];
+    }
+  });
+  const std::string words = "step: rank 1 has made " + std::to_string(2 * kGroups) +
+                            " gathers since the last step, and rank 0 " +
+                            std::to_string(4 * kGroups);
+  for (const std::string& error : errors) EXPECT_NE(error.find(words), std::string::npos) << error;
+  EXPECT_EQ(steps, std::vector<std::uint64_t>(2, kSteps)) << "nothing was updated after those";
+}
+
 // The others then go on as if it had not been made.
 TEST(RanksGather, OfWhatWasJoinedAheadGoesOnAfterARefusedCall) {
   const auto settings = [](std::uint32_t) {

@@ -68,6 +68,7 @@ std::string to_json(const PlanReport& plan) {
                   {"host_budget_bytes", plan.host_budget_bytes},
                   {"smallest_host_bytes", plan.smallest_host_bytes},
                   {"parameters", plan.parameters},
+                  {"gather_slots", plan.gather_slots},
                   {"resident_share_of_state", plan.resident_share_of_state},
                   {"resident_share_of_parameters", plan.resident_share_of_parameters},
                   {"nvme_read_bytes_per_step", plan.nvme_read_bytes_per_step},
