@@ -37,16 +37,8 @@ extern "C" int renameat(int from_at, const char* from, int to_at, const char* to
 
 namespace headrace::durable_store_test {
 namespace {
-using testing::durable;
-using testing::expected;
-using testing::in_a_child;
-using testing::kGroups;
-using testing::kSteps;
-using testing::quiet;
-using testing::ScriptedTrainer;
+using namespace durable_training;
 using testing::TemporaryDirectory;
-using testing::train_to;
-using testing::with_faults;
 
 // ---- refusals ----
 

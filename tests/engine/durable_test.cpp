@@ -27,18 +27,9 @@
 
 namespace headrace::durable_test {
 namespace {
-using testing::Departure;
-using testing::durable;
-using testing::expected;
-using testing::in_a_child;
-using testing::kGroups;
+using namespace durable_training;
 using testing::KillingQueue;
-using testing::kSteps;
-using testing::quiet;
-using testing::ScriptedTrainer;
 using testing::TemporaryDirectory;
-using testing::train_to;
-using testing::with_faults;
 
 struct Case {
   const char* name;
@@ -149,7 +140,7 @@ TEST(Durable, CommitMakesTheLastStepDurableAndFinishesLoads) {
               if (engine.durable_step() != 0) ::_exit(4);
               engine.commit();
               if (engine.durable_step() != 3) ::_exit(5);
-              trainer.step(testing::script_of_step(4));
+              trainer.step(script_of_step(4));
               ::raise(SIGKILL);
             }),
             -SIGKILL);
@@ -368,7 +359,7 @@ TEST(Durable, AnErrorInMidUpdateLosesOneStepAndNoMore) {
           settings, quiet(),
           with_faults({.eio_read = 1, .eio_write = 1, .skip_requests = request})));
       ScriptedTrainer trainer(engine, kGroups);
-      for (; done < kSteps; ++done) trainer.step(testing::script_of_step(done + 1));
+      for (; done < kSteps; ++done) trainer.step(script_of_step(done + 1));
       engine.close();
     } catch (const Error&) {
       ++failed;

@@ -17,12 +17,15 @@
 #include "support/io_queue_fault.hpp"
 #include "support/scripted_trainer.hpp"
 
-namespace headrace::testing {
+namespace headrace::durable_training {
+using testing::Departure;
+using testing::ScriptedTrainer;
+
 // Groups of one tile and of three.
 inline const std::vector<std::int64_t> kGroups = {3000, 150'000, 70'000};
 inline constexpr int kSteps = 6;
 
-inline Script script_of_step(std::uint64_t step) {
+inline testing::Script script_of_step(std::uint64_t step) {
   // Every third step leaves a group without a gradient: its slot stays where it is.
   const auto departure = step % 3 == 2 ? Departure::kSkippedGroup : Departure::kNone;
   return script_of(departure, static_cast<std::uint32_t>(kGroups.size()), false);
@@ -53,7 +56,7 @@ inline const std::vector<std::string>& expected() {
 }
 
 inline Settings durable(const std::vector<std::string>& paths, std::uint64_t every = 1) {
-  Settings s = all_on_nvme(paths[0]);
+  Settings s = testing::all_on_nvme(paths[0]);
   s.nvme_paths = paths;
   s.update_threads = 1;
   s.io_block_bytes = 64 * 1024;
@@ -93,4 +96,4 @@ inline engine::EngineParts with_faults(const swap::FaultPlan& plan) {
   };
   return parts;
 }
-}  // namespace headrace::testing
+}  // namespace headrace::durable_training
