@@ -94,7 +94,7 @@ TEST(RanksStep, ThatEveryRankRefusesIsMadeWithOtherOptions) {
 // different orders from it.
 TEST(RanksStep, AfterFewerGathersOnOneRankIsRefused) {
   const auto settings = [](std::uint32_t) {
-    Settings made = following(RankOrder::kTrace);
+    Settings made = accumulating(2);
     made.zero_stage = 2;
     return made;
   };

@@ -1186,7 +1186,11 @@ class Values(Case):
                         state()
                 raise ArithmeticError
         with headrace.gathered(model):
-            optimizer.state_dict()
+            state = optimizer.state_dict()
+        with headrace.gathered(model, modify=True):
+            with self.assertRaisesRegex(headrace.WrongState, r"load_state_dict\(\) while"):
+                optimizer.load_state_dict(state)
+        optimizer.state_dict()  # no load has begun
         self.assert_same(model.state_dict(), before)  # and not `within`, which is kept too
 
     def test_are_loaded_as_torch_loads_them(self):

@@ -10,9 +10,14 @@ A pass binds a group when the first gradient reaches an output of the block, or 
 saved is needed. It holds the group until all gradients of its trained parameters and of the block's
 inputs have come. (Those of the parameters alone would not do: a frozen weight is read on the way to
 the inputs.) What never comes, such as the gradient of an unused parameter, ends with the pass.
+
+Several ranks bind groups together, and a parameter may have no gradient on some of them. So there a
+pass holds a group until the gradients of the block's inputs have come, and no more groups than each
+rank has slots for: nothing else would let all ranks bind a group again, or none.
 """
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from typing import Any, Callable, NamedTuple, Optional
@@ -21,8 +26,10 @@ import torch
 
 from ..._errors import OutOfBudget, WrongState
 from . import _private
-from ._groups import OffloadedGroup, quoted
+from ._groups import OffloadedGroup, Slot, quoted
 from ._wrapped import Form, form_of, parts_of
+
+_log = logging.getLogger("headrace")
 
 
 class Call:
@@ -141,8 +148,8 @@ def refuse_changed(tensor: torch.Tensor, version: int, shape: Any = None) -> Non
 class _Hold:
     """One binding of a group, by a pass."""
 
-    def __init__(self, task: int, opened: int) -> None:
-        self.task, self.opened = task, opened
+    def __init__(self, task: int, opened: int, several_ranks: bool) -> None:
+        self.task, self.opened, self._several_ranks = task, opened, several_ranks
         self.calls: set = set()
         self.awaited: set = set()  # indices of slots, and inputs of calls
 
@@ -150,8 +157,9 @@ class _Hold:
         """Those of the parameters come once for all calls, but for each call in a reentrant
         checkpoint."""
         self.calls.add(call)
-        self.awaited.update(slot.index for slot in call.group.slots
-                            if slot.parameter.requires_grad)
+        if not self._several_ranks:
+            self.awaited.update(slot.index for slot in call.group.slots
+                                if slot.parameter.requires_grad)
         self.awaited.update((call, number) for number in call.inputs)
 
     def rank(self) -> tuple:
@@ -167,7 +175,14 @@ class Passes:
         self._groups, self._lock = groups, lock
         self._running: dict[int, list] = {}  # by task: the thread, and the gradients that came
         self._opened = 0
+        self._most_bound: Optional[int] = None  # with several ranks, as the next
+        self._seen: set[Slot] = set()  # that the outermost pass has brought gradients of
+        self._has_warned = False
         self._partial = 0  # gradients of passes that an exception has ended
+
+    def join_ranks(self, gather_slots: int) -> None:
+        """gather_slots: the least that any rank has."""
+        self._most_bound = max(1, gather_slots - sum(group.kept for group in self._groups))
 
     def reached(self, call: Call) -> None:
         """A gradient has reached an output of the call, or what it saved is needed."""
@@ -180,18 +195,32 @@ class Passes:
             if group.hold is None:
                 self._bind(group)
                 self._opened += 1
-                group.hold = _Hold(task, self._opened)
+                group.hold = _Hold(task, self._opened, self._most_bound is not None)
                 self._begin(task)
             if call not in group.hold.calls:
                 group.hold.await_gradients_of(call)
 
-    def coming(self) -> bool:
+    def coming(self, slot: Slot) -> bool:
         """The engine is about to be given a gradient. Returns whether it is the pass's first."""
         with self._lock:
             task = _private.backward_pass()
             self._begin(task)
             self._running[task][1] += 1
+            if self._most_bound is not None:
+                self._warn_of_second(slot)
             return self._running[task][1] == 1
+
+    def _warn_of_second(self, slot: Slot) -> None:
+        """Within one pass and those that run in it. Sums are in the order of arrival, then of
+        ranks."""
+        if slot in self._seen and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "a second gradient of '%s' came in one backward pass, as from two blocks that run "
+                "in checkpoint(use_reentrant=True): the results of several ranks then differ from "
+                "those of one in their last bits. With use_reentrant=False they are the same.",
+                slot.full_name)
+        self._seen.add(slot)
 
     def arrived(self, group: OffloadedGroup, key: Any) -> None:
         """A gradient of the slot with this index, or of an input of a call."""
@@ -210,15 +239,26 @@ class Passes:
             group.release()
 
     def _bind(self, group: OffloadedGroup) -> None:
+        while self._is_one_too_many(group) and self._let_go_of_one():
+            pass
         while True:
             try:
                 return group.bind()
             except OutOfBudget:
-                held = [other for other in self._groups
-                        if other.hold is not None and other.bindings == 1 and not other.kept]
-                if not held:
+                if not self._let_go_of_one():
                     raise
-                self._let_go(min(held, key=lambda other: other.hold.rank()))
+
+    def _is_one_too_many(self, group: OffloadedGroup) -> bool:
+        if self._most_bound is None or group.bindings > 0:
+            return False
+        return sum(one.bindings > 0 and not one.kept for one in self._groups) >= self._most_bound
+
+    def _let_go_of_one(self) -> bool:
+        held = [group for group in self._groups
+                if group.hold is not None and group.bindings == 1 and not group.kept]
+        if held:
+            self._let_go(min(held, key=lambda group: group.hold.rank()))
+        return bool(held)
 
     @staticmethod
     def _let_go(group: OffloadedGroup) -> None:
@@ -233,6 +273,8 @@ class Passes:
     def _end(self, task: int) -> None:
         with self._lock:
             self._running.pop(task, None)
+            if not self._running:
+                self._seen.clear()
             for group in self._groups:
                 if group.hold is not None and group.hold.task == task:
                     self._let_go(group)

@@ -67,7 +67,8 @@ def _name_in(arguments: Iterable[Any]) -> str:
 class TakenGradient:
     """What is known of one parameter's gradient."""
 
-    def __init__(self, slot: Slot, engine: Engine, coming: Callable[[], bool]) -> None:
+    def __init__(self, slot: Slot, engine: Engine,
+                 coming: Callable[[Slot], bool]) -> None:
         self.slot, self._engine, self._coming = slot, engine, coming
         self.taken = False  # the engine has a gradient that no step has used
         self.unscaled = False  # part of it is of a loss that should have been scaled, and was not
@@ -93,7 +94,7 @@ class TakenGradient:
                 f"a second gradient of '{name}' came after the first was multiplied by "
                 f"{self.factor}, as clip_grad_norm_() does; it was not taken. Clip after the last "
                 "backward pass before step().")
-        is_scaled = self._coming()
+        is_scaled = self._coming(self.slot)
         gradient = row_major(gradient)
         self._engine.add_gradient_at(name, gradient.data_ptr(), DTYPES[NAMES[gradient.dtype]],
                                      stream_of(gradient.device))
@@ -205,11 +206,11 @@ class Intake:
         return [parameter.register_post_accumulate_grad_hook(came)
                 for parameter in self.of if parameter.requires_grad]
 
-    def _coming(self) -> bool:
+    def _coming(self, slot: Slot) -> bool:
         """Returns whether the gradient is scaled as it should be."""
         if _private.backward_pass() == -1:
             return True  # the program has put it into .grad
-        if self._passes.coming():  # the first of its pass
+        if self._passes.coming(slot):  # the first of its pass
             self.refuse_reset()
         return self.scaled()
 

@@ -90,6 +90,9 @@ class Offload:
                     for index, values in constants.items()}
             added = [self._add(group, sets, set_of) for group in self.groups]
             self._freeze()
+            if self.ranks.several:
+                self.ranks.refuse_another_order([self.slot_of(one).full_name for one in set_of])
+                self.passes.join_ranks(self.ranks.least(self.engine.plan()["gather_slots"]))
             for group, of_engine in zip(self.groups, added):
                 group.attach(self.engine, of_engine, joins=self.ranks.several)
                 self._move(group, moved)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 from typing import Any, Callable, Iterable, Mapping, Optional
@@ -21,6 +22,7 @@ from . import _trainer_state
 from ._model_part import ModelPart
 from ._offload import Offload
 from ._ranks import Ranks
+from ._values import checksum
 
 _log = logging.getLogger("headrace")
 
@@ -136,8 +138,11 @@ class OfModel(Offloaded):
 
     # ---- state ----
     def _load(self, state_dict: dict) -> None:
+        self._offload.require_none_in_use("load_state_dict()")
         self._offload.require_no_gradients("load_state_dict()")
         self._refuse_state_of_frozen(state_dict)
+        if self._offload.ranks.several and REFERENCE not in state_dict:
+            self._refuse_other_state(state_dict)
         groups = self.param_groups  # a program's own, and its schedule; torch makes new ones
         try:
             super()._load(state_dict)
@@ -162,6 +167,19 @@ class OfModel(Offloaded):
                     f"the state_dict has state of '{self._offload.slot_of(parameter).full_name}', "
                     "which is frozen here, so there is no room for it; nothing was loaded. Load "
                     "the state of a run that trains the same parameters.")
+
+    def _refuse_other_state(self, state_dict: Mapping[str, Any]) -> None:
+        """Each rank gives the engine its part of every value."""
+        state = by_number(state_dict, len(self._flat()))
+        names, sums = [], []
+        for index, parameter in enumerate(self._flat()):
+            if parameter not in self._part_of:
+                continue
+            for key in ("step", *self._contents_of(parameter)):
+                value = torch.as_tensor(state.get(index, {}).get(key, math.nan))
+                names.append(f"{key} of {self._offload.slot_of(parameter).full_name}")
+                sums.append(checksum(value.detach().to("cpu", torch.float32).contiguous()))
+        self._offload.ranks.refuse_other_values(names, sums)
 
     def _drop_parts(self) -> None:
         """Before a load: the state stays until it is overwritten."""

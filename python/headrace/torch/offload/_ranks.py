@@ -95,6 +95,24 @@ class Ranks:
         if any(one != told[0] for one in told):
             self._refuse_others(names, self._exchanged(packed))
 
+    def refuse_another_order(self, names: list[str]) -> None:
+        """Of what the optimizer trains: its state goes by number."""
+        mine = [zlib.crc32(name.encode()) for name in names]
+        packed = struct.pack(f"<{len(mine)}I", *mine)
+        told = self._exchanged(zlib.crc32(packed).to_bytes(4, "little"))
+        if all(one == told[0] for one in told):
+            return
+        own = [list(struct.unpack(f"<{len(mine)}I", one)) for one in self._exchanged(packed)]
+        rank, number = next((rank, number) for number in range(len(mine))
+                            for rank, one in enumerate(own) if one[number] != own[0][number])
+        named = [one.rstrip(b"\0").decode("utf-8", "replace") for one in
+                 self._exchanged(names[number].encode()[:200].ljust(200, b"\0"))]
+        self._of_all = ArgumentError(
+            f"parameter {number} of the optimizer is '{named[rank]}' on rank {rank} and "
+            f"'{named[0]}' on rank 0, and state_dict() has their state by number; the model is as "
+            "it was. List the parameters in one order on all ranks, such as without a set.")
+        raise self._of_all
+
     def _refuse_others(self, names: list[str], packed: list[bytes]) -> None:
         size = len(packed[0]) // len(names)
         for number, name in enumerate(names):
@@ -153,6 +171,10 @@ class Ranks:
     def text_of_first(self, text: str) -> str:
         """That of rank 0; all have the same length."""
         return self._exchanged(text.encode())[0].decode() if self.several else text
+
+    def least(self, number: int) -> int:
+        told = self._exchanged(number.to_bytes(8, "little"))
+        return min(int.from_bytes(one, "little") for one in told)
 
     def meet(self) -> None:
         if self.several:
