@@ -6,7 +6,8 @@
 #   log_folder=build/logs
 #   step "configure release" cmake --preset release
 #
-# A step's output goes to its own log; where the step fails, the end of that log is shown.
+# A step's output goes to its own log; where the step fails, the end of that log is shown. Where no
+# terminal shows which step runs, a line every minute does, with what Ninja has built so far.
 
 log_folder=${log_folder:-build/logs}
 current_step=""
@@ -23,16 +24,33 @@ refuse() {
 
 log_of() { printf '%s/%s.log' "$log_folder" "$(tr -cs 'a-z0-9\n' '-' <<<"${1,,}")"; }
 
+# Its input is open until the step, or this program, has ended.
+tell_progress() {
+  local name=$1 log=$2 started=$SECONDS status=0 built
+  while true; do
+    read -r -t 60 || status=$?
+    if [ "$status" -le 128 ]; then return 0; fi  # not the time, but the end
+    built=$(grep -oE '^\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 || true)
+    printf '%5d s  ... %s%s\n' $((SECONDS - started)) "$name" "${built:+ $built}" >&2
+  done
+}
+
 # try NAME COMMAND...: runs one step and returns its exit status. `set -e` does not hold inside: a
 # function that is a step says `|| return` itself.
 try() {
-  local name=$1 log started=$SECONDS status=0
+  local name=$1 log progress started=$SECONDS status=0
   shift
   mkdir -p "$log_folder"
   log=$(log_of "$name")
   current_step=$name
-  if [ -t 2 ]; then printf '       ... %s\r' "$name" >&2; fi
-  "$@" >"$log" 2>&1 </dev/null || status=$?
+  if [ -t 2 ]; then
+    printf '       ... %s\r' "$name" >&2
+    exec {progress}>/dev/null
+  else
+    exec {progress}> >(tell_progress "$name" "$log")
+  fi
+  "$@" >"$log" 2>&1 </dev/null {progress}>&- || status=$?
+  exec {progress}>&-
   if [ -t 2 ]; then printf '\033[K' >&2; fi
   if [ "$status" -eq 0 ]; then
     printf '%5d s  %s\n' $((SECONDS - started)) "$name" >&2

@@ -1657,6 +1657,19 @@ class Life(Case):
     def adamw_of(**params):
         return {"optimizer": {"type": "AdamW", "params": params}}
 
+    def test_passes_over_no_key_beside_the_optimizers_params(self):
+        for optimizer in ("AdamW", "SGD"):
+            with self.assertLogs("headrace", "WARNING") as seen:
+                self.offload(net_of(), {"optimizer": {"type": optimizer, "my_key": 3}})
+            self.assertIn("optimizer.my_key", seen.output[0])
+
+    def test_refuses_a_file_that_has_a_key_twice(self):
+        path = os.path.join(self.folder, "ds.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write('{"bf16": {"enabled": true, "enabled": false}}')
+        with self.assertRaisesRegex(ValueError, "the key 'enabled' is there twice; the model is"):
+            self.offload(net_of(), path)
+
     def test_takes_constants_of_deepspeed_that_say_what_it_does_anyway(self):
         silent = {"torch_adam": True, "adam_w_mode": True, "bias_correction": True,
                   "amsgrad": False, "capturable": False, "differentiable": False, "fused": None}

@@ -18,7 +18,8 @@
   points    N seeded failures: how, which rank, and when (0 unless --points is given)
 
 Every process of a world has to end within the bound of its failure and to name rank and cause, and
-nothing may be left: no process, no file on the drive, no shared memory. State lies below --scratch.
+nothing may be left: no process, no file on the drive, no shared memory. State lies below --scratch,
+which is made if it is missing.
 Ends with 0, or with 1 naming what did not hold.
 """
 import argparse
@@ -45,6 +46,7 @@ LARGER = ["--layers", "12", "--hidden", "512", "--heads", "8", "--seq", "16", "-
 # What torch, MPI and a loaded machine may add to the bounds that docs/ranks.md promises.
 SLACK_S = 60
 DEADLINE_S = 10  # of the worlds that wait for a rank
+PARTS = ["hashes", "places", "refusals", "stores", "failures"]
 
 
 class Fault(Exception):
@@ -255,14 +257,15 @@ class Check:
         self.gloo = Launcher("gloo")
         self.mpis = [Launcher(*pair.split("=", 1)) for pair in options.mpirun]
         self.launchers = [self.gloo] + self.mpis
-        self.torchruns = self.find_torchrun(options.torchrun)
+        takes_torchrun = {"hashes", "places"} & set(options.part)
+        self.torchruns = self.find_torchrun(options.torchrun) if takes_torchrun else []
         self.hash_of_one = ""
 
     @staticmethod
     def find_torchrun(path):
         """None where there is none, or where its torch cannot be imported."""
         if not path:
-            print("torchrun: skipped, there is none")
+            print("torchrun: skipped, there is none in PATH; give --torchrun PATH")
             return []
         tried = subprocess.run([path, "--help"], capture_output=True, text=True, check=False)
         if tried.returncode != 0:
@@ -697,25 +700,51 @@ class Check:
                   f"{ordered[len(ordered) // 2]:.2f} s, most {ordered[-1]:.2f} s")
 
 
+def from_here(options):
+    """Makes the scratch folder, and paths absolute: a world's processes run in another folder."""
+    options.program = os.path.abspath(options.program)
+    options.scratch = os.path.abspath(options.scratch)
+    os.makedirs(options.scratch, exist_ok=True)
+    if options.failing_drive:
+        options.failing_drive = os.path.abspath(options.failing_drive)
+    # A name without a folder is found in PATH.
+    if options.torchrun and os.sep in options.torchrun:
+        options.torchrun = os.path.abspath(options.torchrun)
+    options.mpirun = [f"{kind}={os.path.abspath(path) if os.sep in path else path}"
+                      for kind, path in (pair.split("=", 1) for pair in options.mpirun)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--program", required=True, help="train_gpt, as built")
-    parser.add_argument("--scratch", required=True, help="folder for all state")
-    parser.add_argument("--failing-drive")
-    parser.add_argument("--mpirun", action="append", default=[])
-    parser.add_argument("--torchrun")
-    parser.add_argument("--part", action="append",
-                        choices=["hashes", "places", "refusals", "stores", "failures", "points"])
-    parser.add_argument("--points", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--program", required=True, metavar="PATH", help="train_gpt, as built")
+    parser.add_argument("--scratch", required=True, metavar="DIR",
+                        help="folder for all state, on a drive; made if missing")
+    parser.add_argument("--failing-drive", metavar="LIBRARY",
+                        help="libfailing_drive.so, as ./check builds it, for ranks whose drive "
+                        "fails [without it, none does]")
+    parser.add_argument("--mpirun", action="append", default=[], metavar="KIND=PATH",
+                        help="openmpi=PATH or mpich=PATH, for worlds over this MPI, whose module "
+                        "is beside the program; may be repeated [none]")
+    parser.add_argument("--torchrun", metavar="PATH", default=shutil.which("torchrun"),
+                        help="for the parts hashes and places [the one in PATH]")
+    parser.add_argument("--part", action="append", choices=[*PARTS, "points"],
+                        help="may be repeated [all but points]")
+    parser.add_argument("--points", type=int, default=0, metavar="N",
+                        help="number of failures of the part points [0]")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), metavar="S",
+                        help="which failures these are [another each time]")
     options = parser.parse_args()
     for pair in options.mpirun:
         if "=" not in pair:
             parser.error(f"--mpirun {pair} does not say which MPI it starts. Give openmpi={pair} "
                          f"or mpich={pair}.")
+    if not os.path.isfile(options.program):
+        parser.error(f"--program {options.program} is no file. Give train_gpt, as built.")
+    options.part = options.part or PARTS
+    from_here(options)
     check = Check(options)
     try:
-        for part in options.part or ["hashes", "places", "refusals", "stores", "failures"]:
+        for part in options.part:
             print(f"{part}:", flush=True)
             getattr(check, part)()
     except Fault as fault:

@@ -42,7 +42,8 @@ Headrace knows the keys of DeepSpeed 0.19.8 and of earlier versions.
   A repeated key, a value of the wrong type and a value out of range are errors too. An unknown key
   that resembles no other is only a warning where DeepSpeed ignores it: at the top level and in
   `aio`, `activation_checkpointing`, `checkpoint`, `data_types`, `optimizer`, `scheduler` and
-  `timers`. With `ReadOptions::strict` and `headrace settings check --strict`, it is an error.
+  `timers`. In the `params` of an optimizer or a scheduler that Headrace has, it is an error, and so
+  it is everywhere with `ReadOptions::strict` and `headrace settings check --strict`.
 - A warning names each DeepSpeed key that has no effect here, with its place, its value and its
   replacement, one line per key, in the order of the text. There is no warning if Headrace does what
   the value says anyway, or if the section is off (`"enabled": false`). If a section is off only
@@ -52,7 +53,9 @@ Headrace knows the keys of DeepSpeed 0.19.8 and of earlier versions.
   trainer registers no parameter of that dtype. "auto" in one of the two leaves the choice to the
   trainer.
 - The reader lists all faults at once, or the first hundred, in this form:
-  `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters.
+  `FILE:LINE:COLUMN: key: what was found; what is allowed`. Columns count characters. Python's
+  `headrace.offload(model, "ds.json")` reads the file itself, so its messages have no places; those
+  of `headrace settings check` have.
 - Whole numbers may be written `5e8`. Sizes are bytes, or text: `"512MiB"`, `"1.5GiB"` (powers of
   1024), `"1GB"` (powers of 1000).
 - The trainer supplies the values of keys that are `"auto"`: it passes them to the reader

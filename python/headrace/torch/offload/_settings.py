@@ -44,10 +44,19 @@ def read(config: Any) -> dict:
 def _from_file(path: Any) -> Any:
     with open(path, encoding="utf-8") as file:
         try:
-            return json.load(file)
+            return json.load(file, object_pairs_hook=_without_repeats)
         except ValueError as error:
             raise ArgumentError(f"{path} is no JSON: {error}; the model is as it was. Correct the "
                                 "file.") from error
+
+
+def _without_repeats(pairs: list) -> dict:
+    section = dict(pairs)
+    if len(section) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' is there "
+                         "twice")
+    return section
 
 
 def place(settings: dict, nvme: Optional[str],
@@ -106,7 +115,8 @@ def rule_of(settings: dict, name: Optional[str], options: dict) -> tuple[type, d
                             f"({', '.join(rule.__name__ for rule in RULES.values())}); the model "
                             "is as it was. Use one of them.")
     known = _known_constants({"type": RULES[kind].__name__, **section}) if section else {}
-    _warn_later(settings, kind, {key: value for key, value in given.items() if key not in known})
+    _warn_later(settings, kind, {key: value for key, value in given.items() if key not in known},
+                {key: value for key, value in section.items() if key not in ("type", "params")})
     return RULES[kind], {**_defaults(section, kind), **_joined(known, options)}
 
 
@@ -138,14 +148,15 @@ def _known_constants(section: Mapping[str, Any]) -> dict:
             if (key in read or value == "auto") and key not in _AS_IT_IS}
 
 
-def _warn_later(settings: dict, kind: str, rest: Mapping[str, Any]) -> None:
-    """The engine names what has no effect, as it starts."""
-    wanted = {key: value for key, value in rest.items()
+def _warn_later(settings: dict, kind: str, constants: Mapping[str, Any],
+                others: Mapping[str, Any]) -> None:
+    """The engine names what has no effect, as it starts. others: beside type and params."""
+    wanted = {key: value for key, value in constants.items()
               if key not in _AS_IT_IS
               or key == "adam_w_mode" and kind == "adamw" and value is False}
-    if wanted:
-        settings["optimizer"] = {"type": "AdamW", "params": wanted} if kind == "adamw" \
-            else {"params": wanted}
+    if wanted or others:
+        of_type = {"type": "AdamW"} if kind == "adamw" else {}
+        settings["optimizer"] = {**of_type, **({"params": wanted} if wanted else {}), **others}
 
 
 def _joined(given: dict, options: dict) -> dict:
