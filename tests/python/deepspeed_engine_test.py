@@ -412,6 +412,62 @@ class Training(Engines):
             self.train(engine, range(2))
             self.assertFalse(torch.equal(before["0.0.weight"], self.weights(engine)["0.0.weight"]))
 
+    def test_takes_what_is_loaded_into_an_optimizer_that_it_was_given(self):
+        for with_first in (False, True):
+            model = model_of()
+            first = given = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            rate = torch.optim.lr_scheduler.LambdaLR(first, lambda _: 1.0)
+            if with_first:  # as Accelerate does
+                given = torch.optim.AdamW(first.param_groups)
+            engine = self.engine(model, optimizer=given, lr_scheduler=rate)
+            self.train(engine, range(2))
+            before = self.weights(engine)
+            for one in (first, given):
+                saved = one.state_dict()
+                saved["param_groups"][0].update(weight_decay=0.5, of_the_program=1)
+                one.load_state_dict(saved)
+                self.assertEqual(engine.optimizer.param_groups[0]["weight_decay"], 0.5)
+                one.param_groups[0].update(lr=0.0, weight_decay=0.0)
+            rate.base_lrs = [0.0]
+            self.train(engine, range(2))
+            self.assert_same(before, self.weights(engine))  # the rate was 0
+            saved["param_groups"][0].pop("of_the_program")
+            one.load_state_dict(saved)
+            self.assertNotIn("of_the_program", engine.optimizer.param_groups[0])
+
+    def test_refuses_what_would_not_reach_training_of_an_optimizer_that_it_was_given(self):
+        model = model_of()
+        given = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        engine = self.engine(model, optimizer=given)
+        self.train(engine, range(2))
+        new = torch.nn.Parameter(torch.zeros(3))
+        with self.assertRaisesRegex(NotImplementedError, "from the start; nothing was added"):
+            given.add_param_group({"params": [new]})
+        self.assertEqual(len(given.param_groups), 1)
+        saved = given.state_dict()
+        stepped = {**saved, "state": {0: {"step": torch.tensor(1.0)}}}
+        with self.assertRaisesRegex(ValueError, "in headrace's engine; nothing was loaded"):
+            given.load_state_dict(stepped)
+        for key, value, text in (("amsgrad", True, "amsgrad=True.*nothing was loaded"),
+                                 ("decoupled_weight_decay", False, "of another rule; nothing")):
+            other = {**saved, "param_groups": [{**saved["param_groups"][0], key: value}]}
+            with self.assertRaisesRegex((ValueError, NotImplementedError), text):
+                given.load_state_dict(other)
+        for change in (lambda: given.param_groups.append({"params": [new], "lr": 1.0}),
+                       lambda: setattr(given, "param_groups", [dict(given.param_groups[0])])):
+            groups, before = given.param_groups, self.weights(engine)
+            change()
+            with self.assertRaisesRegex(headrace.WrongState, "when training began.*was updated"):
+                self.train(engine, range(2))
+            given.param_groups = groups
+            del groups[1:]
+            self.assert_same(before, self.weights(engine))
+            engine.zero_grad()
+        self.train(engine, range(2))
+        engine.destroy()
+        given.load_state_dict(stepped)  # it is the program's alone
+        given.add_param_group({"params": [new]})
+
     def test_takes_an_adagrad_which_has_state_from_the_start(self):
         model = model_of()
         engine = self.engine(model, optimizer=torch.optim.Adagrad(model.parameters(), lr=1e-2))
@@ -895,6 +951,60 @@ class WhatCannotBe(Engines):
         self.refused(ValueError, "muon", config=self.config(
             bf16={"enabled": True}, optimizer={"type": "Muon"}))
         self.assertEqual([name for name in os.listdir(self.folder) if "headrace" in name], [])
+
+    def test_is_refused_before_the_model_is_converted(self):
+        def with_norm():
+            return torch.nn.Sequential(model_of(), torch.nn.BatchNorm1d(32))
+
+        def params(**given):
+            return {"scheduler": {"type": "StepLR", "params": given}}
+
+        nowhere = {"device": "nvme", "nvme_path": self.folder + "/missing"}
+        for error, text, more in (
+                (NotImplementedError, "durable.*step", {"headrace": {"durable": "step"}}),
+                (ValueError, "'Nope' of config is neither", {"scheduler": {"type": "Nope"}}),
+                (ValueError, "'StepLR' of config cannot be made of its params: .*step_size",
+                 params()),
+                (ValueError, "headrace.optimizer to 'Lion'", {"headrace": {"optimizer": "Lion"}}),
+                (FileNotFoundError, "nvme_path .*/missing, which is no folder",
+                 {"zero_optimization": {"offload_param": nowhere}})):
+            for dtype in ("bf16", "fp16"):
+                self.refused(error, f"{text}.*the model is as it was", model=with_norm(),
+                             config=self.config(**{dtype: {"enabled": True}}, **more))
+        config = self.config(bf16={"enabled": True})
+        model = with_norm()
+        missing = torch.optim.AdamW([*model.parameters()][1:])
+        for error, text, arguments in (
+                (ValueError, "in no group of params; the model is", {"optimizer": missing}),
+                (ValueError, "lr_scheduler is a int; the model is", {"lr_scheduler": 5}),
+                (TypeError, "", {"training_data": 3})):
+            self.refused(error, text, model=model, config=config, **arguments)
+
+    def test_is_a_schedule_of_deepspeed_where_it_is_not_installed(self):
+        config = self.config(bf16={"enabled": True}, scheduler={"type": "WarmupDecayLR"})
+        with unittest.mock.patch.dict(sys.modules, {"deepspeed": None, "deepspeed.runtime": None}):
+            self.refused(NotImplementedError, "'WarmupDecayLR'.*not installed; the model is as it "
+                         "was. Install it", config=config)
+
+    def test_which_is_found_after_a_conversion_says_what_became_of_the_model(self):
+        def fail(_optimizer):
+            raise ZeroDivisionError("of the program")
+
+        model = torch.nn.Sequential(model_of(), torch.nn.BatchNorm1d(32))
+        model[1].running_mean.fill_(1 / 3)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with self.assertLogs("headrace.deepspeed", "WARNING") as logged, \
+                self.assertRaises(ZeroDivisionError):
+            headrace.deepspeed.initialize(model=model, lr_scheduler=fail,
+                                          config=self.config(bf16={"enabled": True}))
+        text = "after the model was converted to bf16: its .* values of before, rounded to bf16"
+        self.assertRegex(logged.output[-1], f"ended by a ZeroDivisionError. The error came {text}")
+        self.assert_same(dict(model.named_buffers()),
+                         {name: before[name] for name, _ in model.named_buffers()})
+        for name, one in model.named_parameters():
+            self.assertTrue(torch.equal(one, before[name].bfloat16().float()), name)
+        with self.assertRaisesRegex(headrace.OutOfBudget, text):
+            self.engine(config={"bf16": {"enabled": True}, "headrace": {"host_budget_bytes": 4096}})
 
     def test_in_arguments_is_refused_and_the_model_kept(self):
         parameter = [torch.nn.Parameter(torch.ones(2))]

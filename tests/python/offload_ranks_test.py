@@ -5,6 +5,7 @@ A scenario is a function of a Rank. One process runs it alone; two run it as ran
 second micro-batch. What it returns must be the same, to the last bit.
 """
 import contextlib
+import functools
 import gc
 import hashlib
 import importlib.util
@@ -201,6 +202,69 @@ def lacks_gradients(rank):
                                     blocks=[*model.base.layers, *model.layers])
     seen = rank.train(model, optimizer)
     return [*seen, bits_of(model.state_dict()), state_bits(optimizer)]
+
+
+class Twice(torch.nn.Module):
+    """Uses a block twice, far apart. In odd micro-batches, so on rank 1 of 2 alone, parameters of
+    that block and of another one have no gradient."""
+
+    def __init__(self, reentrant, lacks):
+        super().__init__()
+        self.base, self.lacks = net(reentrant=reentrant), lacks
+
+    def forward(self, tokens):
+        x = self.base.embedding(tokens)
+        odd = self.lacks and int(tokens.sum()) % 2 == 1
+        layers = self.base.layers
+        for number in (0, 1, 2, 3, 0):
+            norm = layers[number].norm
+            norm.forward = functools.partial(self.normed, norm, odd and number != 1)
+            x = layers[number](x) if self.base.reentrant is None else \
+                checkpoint(layers[number], x, use_reentrant=self.base.reentrant)
+        return self.base.head(x)
+
+    @staticmethod
+    def normed(norm, lacks, x):
+        bias = norm.bias.detach() if lacks else norm.bias
+        return F.layer_norm(x, (WIDTH,), norm.weight, bias)
+
+
+def uses_a_block_twice(rank):
+    """In budgets in which ranks have room for other numbers of blocks."""
+    seen = []
+    for lacks in (False, True):
+        for reentrant in (None, False):
+            _, optimizer = rank.offload(Twice(reentrant, lacks), where="nvme")
+            least = max(rank.of_all([optimizer.plan()[0]["smallest_host_bytes"]]))
+            optimizer.close()
+            for more in (4096, 30_000, 60_000):
+                model, optimizer = rank.offload(Twice(reentrant, lacks), where="nvme",
+                                                host_budget=least + more)
+                seen.append([*rank.train(model, optimizer, steps=1),
+                             bits_of(model.state_dict())])
+                optimizer.close()
+    return seen
+
+
+def shares_a_block_in_reentrant_checkpoints(rank):
+    told = []
+    with told_in(told):
+        model, optimizer = rank.offload(Twice(True, False))
+        rank.train(model, optimizer, steps=1)
+    return told
+
+
+@contextlib.contextmanager
+def told_in(told):
+    """What the package logs."""
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    log = logging.getLogger("headrace")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def state_bits(optimizer):
@@ -423,7 +487,7 @@ SCENARIOS |= {one.__name__: one for one in (
     updates_nothing_in_a_step_that_it_refuses, has_groups_and_a_schedule, maps_one_file,
     goes_on_after_exceptions, generates, lacks_gradients, lacks_a_micro_batch, some_of_the_ranks,
     resumes_from_state_dicts, saves, loads, changes_values, drops_gradients, drops_an_engine,
-    trains_adapters)}
+    trains_adapters, uses_a_block_twice, shares_a_block_in_reentrant_checkpoints)}
 SCENARIOS["loads of 2"] = lambda rank: loads(rank, of=2)
 SCENARIOS["resumes_from_snapshots"] = lambda rank: resumes_from_state_dicts(rank, snapshots="s")
 
@@ -491,7 +555,22 @@ def deepspeed_scales(rank):
     return [*seen, *train_engine(rank, engine)]
 
 
-SCENARIOS |= {one.__name__: one for one in (deepspeed_trains, deepspeed_scales)}
+def deepspeed_refuses_to_save(rank):
+    """What rank 1 alone cannot save."""
+    engine, told, run = engine_of(rank), [], f"{rank.folder}/refused"
+    seen = train_engine(rank, engine, steps=1)
+    of_rank = {"tag": ".." if rank.rank == 1 else "a"}
+    for more in ({"client_state": {"f": (lambda: 0) if rank.rank == 1 else 0}}, of_rank):
+        expect(told, Exception, lambda: engine.save_checkpoint(run, **more))
+    assert not os.path.exists(run)
+    seen += train_engine(rank, engine, steps=1, first=1)
+    engine.save_checkpoint(run)
+    engine.load_checkpoint(run)
+    return [told, seen]
+
+
+SCENARIOS |= {one.__name__: one for one in (deepspeed_trains, deepspeed_scales,
+                                            deepspeed_refuses_to_save)}
 
 
 # ---- what all ranks refuse, and go on after ----
@@ -520,6 +599,7 @@ def refuses(rank):
     expect(told, headrace.WrongState, optimizer.step)
     optimizer.zero_grad()
     refuses_values(rank, model, told)
+    refuses_states(rank, model, optimizer, told)
     (loss_of(model, rank.rank) * (float("nan") if rank.rank == 1 else 1)).backward()
     expect(told, FloatingPointError, optimizer.step)
     optimizer.zero_grad()
@@ -551,6 +631,22 @@ def refuses_values(rank, model, told):
     assert bits_of(model.state_dict()) == bits_of(good)
 
 
+def refuses_states(rank, model, optimizer, told):
+    rank.train(model, optimizer, steps=1)
+    before, state = state_bits(optimizer), optimizer.state_dict()
+    if rank.rank == 1:
+        state["state"][2]["exp_avg"] = state["state"][2]["exp_avg"] + 1
+    expect(told, ValueError, lambda: optimizer.load_state_dict(state))
+    assert state_bits(optimizer) == before
+    other = net()
+    parameters = list(other.parameters())
+    if rank.rank == 1:
+        parameters.reverse()
+    expect(told, ValueError, lambda: rank.offload(other, params=parameters))
+    other, its_optimizer = rank.offload(other, params=list(other.parameters()))
+    its_optimizer.close()
+
+
 SCENARIOS["refuses"] = refuses
 
 
@@ -575,6 +671,11 @@ def ends_before_it_comes(rank, of_rank=1):
     if rank.rank == of_rank:
         raise KeyError("mine")
     rank.offload(net())
+
+
+def ends_before_it_comes_again(rank, of_rank=1):
+    rank.offload(net())[1].close()
+    ends_before_it_comes(rank, of_rank)
 
 
 def is_killed_before_it_comes(rank):
@@ -630,6 +731,15 @@ def runs_fewer_passes(rank):
     optimizer.step()
 
 
+def runs_fewer_passes_at_stage_2(rank):
+    """The blocks of a step were joined ahead, so that all gathers are there."""
+    model, optimizer = rank.offload(net(), {"zero_optimization": {"stage": 2}})
+    rank.train(model, optimizer)
+    for number in range(MICRO_BATCHES // rank.ranks - rank.rank):
+        loss_of(model, number).backward()
+    optimizer.step()
+
+
 def steps_with_another_rate(rank):
     model, optimizer = rank.offload(net())
     optimizer.param_groups[0]["lr"] = 0.1 + rank.rank
@@ -638,7 +748,10 @@ def steps_with_another_rate(rank):
 
 SCENARIOS |= {one.__name__: one for one in (
     raises_in_forward, raises_before_offload, is_interrupted, leaves, runs_fewer_passes,
+    runs_fewer_passes_at_stage_2,
     steps_with_another_rate, ends_before_it_comes, is_killed_before_it_comes)}
+SCENARIOS["second_ends_later"] = ends_before_it_comes_again
+SCENARIOS["first_ends_later"] = lambda rank: ends_before_it_comes_again(rank, of_rank=0)
 SCENARIOS["first_ends"] = lambda rank: ends_before_it_comes(rank, of_rank=0)
 SCENARIOS["first_raises"] = lambda rank: raises_in_forward(rank, of_rank=0)
 
@@ -736,6 +849,13 @@ class Training(Case):
     def test_where_ranks_lack_gradients_or_drop_them(self):
         self.assert_as_alone(["lacks_gradients", "lacks_a_micro_batch", "drops_gradients"])
 
+    def test_where_a_block_is_used_twice(self):
+        self.assert_as_alone(["uses_a_block_twice"])
+        for result in self.results("shares_a_block_in_reentrant_checkpoints"):
+            warned = [one for one in result["shares_a_block_in_reentrant_checkpoints"]
+                      if "a second gradient of 'base.layers.0." in one]
+            self.assertEqual(len(warned), 1)
+
     def test_goes_on_where_one_rank_alone_ends_an_engine_that_nobody_closed(self):
         self.assert_as_alone(["drops_an_engine"])
 
@@ -744,6 +864,16 @@ class Training(Case):
 
 
 class DeepSpeed(Case):
+    def test_checkpoint_that_one_rank_refuses_is_saved_by_none(self):
+        first, second = (one["deepspeed_refuses_to_save"] for one in
+                         self.results("deepspeed_refuses_to_save"))
+        self.assertEqual(first[1], second[1])
+        for told, why, text in zip(first[0], second[0], (r"client_state\['f'\] is a function",
+                                                         "the tag '..' is no name")):
+            self.assertRegex(why, f"^ArgumentError: {text}")
+            self.assertRegex(told, r"^WrongState: save_checkpoint\('.*/refused'\): rank 1 refused "
+                                   rf"it \(ArgumentError: {text}.*; no rank did anything")
+
     def test_interface_is_that_of_one_rank(self):
         self.assert_as_alone(["deepspeed_trains", "deepspeed_scales"])
         engine = engine_of(Rank(self.folder))
@@ -783,7 +913,9 @@ class Failures(Case):
     def test_of_a_rank_that_never_comes_end_the_others_by_its_name(self):
         for name, failing, init in (("ends_before_it_comes", 1, lambda: None),
                                     ("ends_before_it_comes", 1, store_of_first),
-                                    ("first_ends", 0, store_of_first)):
+                                    ("first_ends", 0, store_of_first),
+                                    ("second_ends_later", 1, store_of_first),
+                                    ("first_ends_later", 0, store_of_first)):
             with self.subTest(name, init=init):
                 ends = self.ends(name, init())
                 self.assertIn("KeyError: 'mine'", ends[failing][1])
@@ -803,7 +935,9 @@ class Failures(Case):
                 ("steps_with_another_rate", "PeerLost: step: hyperparameter set 1, that of "
                                             "'layers.0.norm.weight', has other values on rank 1"),
                 ("runs_fewer_passes", "PeerLost: rank 1 called gather of group 'layers.0' .* where "
-                                      "rank 0 called gather of group 'layers.3'")):
+                                      "rank 0 called gather of group 'layers.3'"),
+                ("runs_fewer_passes_at_stage_2", "PeerLost: step: rank 1 has made 9 gathers since "
+                                                 "the last step, and rank 0 17: ")):
             with self.subTest(name):
                 for code, last in self.ends(name):
                     self.assertEqual(code, 1)
@@ -841,7 +975,10 @@ class Values(Case):
                  r"WrongState: .*Call optimizer.zero_grad\(\) on every rank", "KeyError: 'mine'",
                  "ArgumentError: 'layers.1.up.bias' has other values on rank 1 than on rank 0",
                  "ArgumentError: of_rank is 2",
-                 "ArgumentError: 'embedding.weight' has other values", 
+                 "ArgumentError: 'embedding.weight' has other values",
+                 "ArgumentError: 'exp_avg of layers.0.norm.bias' has other values on rank 1",
+                 "ArgumentError: parameter 0 of the optimizer is 'layers.3.down.bias' on rank 1 "
+                 "and 'embedding.weight' on rank 0",
                  "NotFinite: the gradient of 'layers.0.norm.weight' .* skip such steps: config",
                  "the buffer 'count' is missing in .*/refused, and torch.float32 of shape",
                  "train_batch_size 6 is not .*_steps 1 times 2 ranks")

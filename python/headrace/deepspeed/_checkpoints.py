@@ -7,11 +7,12 @@ bytes that torch.load() reads without executing code.
 """
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import pathlib
 import shutil
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from .. import _c
 from .._errors import ArgumentError, NoSuchFile
@@ -33,7 +34,20 @@ def loop_state_of(given: bytes) -> Optional[dict]:
     return state if isinstance(state, dict) and "micro_steps" in state else None
 
 
-def _folder_of(directory: Any, tag: Any) -> pathlib.Path:
+@contextlib.contextmanager
+def agreed(ranks: Ranks, call: str) -> Iterator[None]:
+    """What one rank raises within, none goes on after. Collective at its end."""
+    error: Optional[Exception] = None
+    try:
+        yield
+    except Exception as found:
+        error = found
+    ranks.refuse_together(call, error)
+    if error is not None:
+        raise error
+
+
+def folder_to_save(directory: Any, tag: Any) -> pathlib.Path:
     """A folder of the tag's own, below the directory."""
     text = str(tag)
     parts = pathlib.PurePath(text).parts
@@ -51,16 +65,16 @@ def _folder_of(directory: Any, tag: Any) -> pathlib.Path:
     return folder
 
 
-def save_to(directory: Any, tag: Any, ranks: Ranks, save: Callable[[pathlib.Path], None]) -> None:
+def save_to(folder: pathlib.Path, call: str, ranks: Ranks,
+            save: Callable[[pathlib.Path], None]) -> None:
     """A tag that is there is replaced once the new one is whole: at any moment one of them is, and
     folder_to_load() finds it. All ranks save; rank 0 makes and names the folders."""
-    folder = _folder_of(directory, tag)
-    os.makedirs(folder.parent, exist_ok=True)
     new, old = _beside(folder)
-    if ranks.rank == 0:
-        _finish_replacing(folder)
-        shutil.rmtree(new, ignore_errors=True)
-    ranks.meet()
+    with agreed(ranks, call):
+        os.makedirs(folder.parent, exist_ok=True)
+        if ranks.rank == 0:
+            _finish_replacing(folder)
+            shutil.rmtree(new, ignore_errors=True)
     replaces = folder.exists()
     save(new if replaces else folder)
     if replaces and ranks.rank == 0:

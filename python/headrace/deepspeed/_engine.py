@@ -185,18 +185,24 @@ class Engine(Questions, torch.nn.Module):
         it in any case. Complete or not there: `latest` is written last."""
         del exclude_frozen_parameters  # a resume needs them, and they are not held in memory
         self._refuse_without_optimizer("save_checkpoint()")
-        if self._since_update > 0:
-            raise WrongState(f"save_checkpoint() after {self._since_update} of "
-                             f"{self._loop.accumulation} micro-batches of a step, whose gradients "
-                             "it would lose; nothing was saved. Call it after the last of them.")
         tag = f"global_step{self.global_steps}" if tag is None else tag
-        own = _trainer_state.packed(self._own_state(client_state or {}))
-        _checkpoints.save_to(save_dir, tag, self._ranks,
+        call = f"save_checkpoint({str(save_dir)!r})"
+        with _checkpoints.agreed(self._ranks, call):
+            self._refuse_lost_gradients()
+            own = _trainer_state.packed(self._own_state(client_state or {}))
+            folder = _checkpoints.folder_to_save(save_dir, tag)
+        _checkpoints.save_to(folder, call, self._ranks,
                              lambda folder: self.optimizer.save_checkpoint(folder, own))
         if save_latest and self._ranks.rank == 0:
             _checkpoints.note_latest(save_dir, tag)
         self._ranks.meet()
         return True
+
+    def _refuse_lost_gradients(self) -> None:
+        if self._since_update > 0:
+            raise WrongState(f"save_checkpoint() after {self._since_update} of "
+                             f"{self._loop.accumulation} micro-batches of a step, whose gradients "
+                             "it would lose; nothing was saved. Call it after the last of them.")
 
     def load_checkpoint(self, load_dir: Any, tag: Any = None, load_module_strict: bool = True,
                         load_optimizer_states: bool = True, load_lr_scheduler_states: bool = True,

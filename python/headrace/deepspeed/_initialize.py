@@ -2,22 +2,22 @@
 """initialize(), with the arguments and results of deepspeed.initialize()."""
 from __future__ import annotations
 
-import contextlib
-import copy
 import os
 from typing import Any, Callable, Mapping, Optional
 
 import torch
 
-from .._errors import ArgumentError, PeerLost, Unsupported
+from .._errors import ArgumentError, Unsupported
 from .._settings import called
 from ..torch import offload as rooms
 from ..torch._part import NAMES
-from ..torch.offload import _building, _given_optimizer, _settings
+from ..torch.offload import _building, _given_optimizer
 from ..torch.offload._blocks import automatic_or_leaves
 from ..torch.offload._ranks import Ranks, ranks_of
-from . import _config
+from . import _config, _schedules
+from ._before import Before
 from ._engine import Engine
+from ._rehearsal import rehearse, rehearse_schedule
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -29,8 +29,9 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
                config: Any = None, mesh_param: Any = None, config_params: Any = None) -> tuple:
     """Trains `model` with headrace.offload(), as the DeepSpeed file `config` says. Returns the
     engine, the optimizer (None without one), a loader of training_data or None, and the schedule or
-    None. docs/python.md lists what differs. After an error, the model keeps its values, rounded to
-    the file's dtype if the error came after that; with several ranks, none goes on."""
+    None. docs/python.md lists what differs. What can be refused is refused before the model
+    changes. An error that comes after its conversion to the file's dtype, such as of a full drive,
+    says that its values are rounded; with several ranks, none goes on."""
     del distributed_port  # where the ranks meet is said by their launcher
     ranks = _joined(dist_init_required)
     with ranks.told_of_errors():
@@ -43,19 +44,20 @@ def initialize(args: Any = None, model: Optional[torch.nn.Module] = None,
             raise ArgumentError("initialize() was given an lr_scheduler, and no optimizer; the "
                                 "model is as it was. Name an optimizer in config, or leave both "
                                 "out.")
-        before = [(one, one.dtype, one.requires_grad) for one in model.parameters()]
+        scheduler = loop.scheduler if trains and lr_scheduler is None else None
+        before, made = Before(model), None
         if not trains:
             model.requires_grad_(False)
-        made = None
         try:
-            with called(_config.name_of(args, config, config_params)):
-                made = _offloaded(model, optimizer, model_parameters, rest, ranks)
-            schedule = _schedule_of(lr_scheduler, optimizer, made, loop.scheduler) if trains \
-                else None
             loader = _loader_of(training_data, loop, ranks, collate_fn)
+            optimizer = _called(optimizer, model, model_parameters)
+            _schedules.refuse(lr_scheduler, optimizer, scheduler)
+            with called(_config.name_of(args, config, config_params)):
+                made = _offloaded(model, optimizer, model_parameters, rest, ranks, scheduler)
+            schedule = _schedules.made(lr_scheduler, scheduler, made)
         except BaseException as error:
             ranks.tell(error)
-            _undo(made, before)
+            before.bring_back(made, error)
             raise
         made.ranks().close_group_of(ranks)
         made.end = "destroy() was called. Call headrace.deepspeed.initialize() again."
@@ -91,20 +93,6 @@ def _loader_of(data: Any, loop: _config.Loop, ranks: Ranks,
                                        sampler=sampler, collate_fn=collate_fn)
 
 
-def _undo(made: Any, before: list) -> None:
-    if made is not None:
-        try:
-            made.restore()
-        except PeerLost:  # its cause is the error that is raised
-            made.close()
-    for parameter, dtype, requires_grad in before:
-        parameter.requires_grad_(requires_grad)
-        if parameter.dtype != dtype:
-            with contextlib.suppress(RuntimeError):  # several ranks have lost its values
-                _building.convert([parameter], dtype)
-                parameter.data = parameter.data.to(dtype)
-
-
 def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
     """To the dtype of the file, as DeepSpeed does."""
     for key, dtype in _DTYPES.items():
@@ -114,20 +102,20 @@ def _convert(model: torch.nn.Module, rest: Mapping[str, Any]) -> None:
 
 
 def _offloaded(model: torch.nn.Module, optimizer: Any, model_parameters: Any, rest: dict,
-               ranks: Ranks) -> Any:
-    optimizer = _called(optimizer, model, model_parameters)
-    given = None if optimizer is None else _given_optimizer.of_optimizer(optimizer)
-    if given is None:
-        _settings.rule_of(copy.deepcopy(rest), None, {})  # refuses before values are rounded
+               ranks: Ranks, scheduler: Optional[Mapping]) -> Any:
+    """scheduler: of the file, which is made later."""
+    rule, groups = (None, _given_optimizer.of_parameters(model, model_parameters)) \
+        if optimizer is None else _given_optimizer.of_optimizer(optimizer)
+    if optimizer is not None:
+        rest.pop("optimizer", None)  # the program's own goes before the file's, as in DeepSpeed
+    device, blocks = _device_of(model), automatic_or_leaves(model)
+    rehearsed = rehearse(model, rest, rule, groups, ranks, device, blocks)
+    rehearse_schedule(scheduler, rehearsed, optimizer)
     _convert(model, rest)
-    common: dict = {"device": _device_of(model),
-                    "blocks": automatic_or_leaves(model), "collective": ranks.collective}
-    if given is None:
-        groups = _given_optimizer.of_parameters(model, model_parameters)
-        return rooms.offload(model, rest, params=groups, **common)[1]
-    rest.pop("optimizer", None)  # the program's own goes before the file's, as in DeepSpeed
-    made = rooms.offload(model, rest, optimizer=given[0], params=given[1], **common)[1]
-    _given_optimizer.share_groups(optimizer, made)
+    made = rooms.offload(model, rest, optimizer=rule, params=groups, device=device, blocks=blocks,
+                         collective=ranks.collective)[1]
+    if optimizer is not None:
+        _given_optimizer.share_groups(optimizer, made)
     return made
 
 
@@ -149,41 +137,3 @@ def _accelerator() -> str:
     except ImportError:
         return "cuda" if torch.cuda.is_available() else "cpu"
     return str(get_accelerator().device_name())
-
-
-def _schedule_of(given: Any, old: Any, optimizer: Any, section: Optional[Mapping]) -> Any:
-    if given is None:
-        return _schedule_from(section, optimizer) if section else None
-    if getattr(given, "optimizer", None) is not None:
-        if not _has_groups_of(given.optimizer, old):
-            raise ArgumentError("lr_scheduler belongs to another optimizer than the one that "
-                                "initialize() was given; it would change nothing. Make it for that "
-                                "one, or give a function that takes the optimizer.")
-        return given  # the groups are shared
-    if callable(given):
-        return given(optimizer)
-    raise ArgumentError(f"lr_scheduler is a {type(given).__name__}; nothing was scheduled. Give "
-                        "one of torch.optim.lr_scheduler, or a function that takes the optimizer.")
-
-
-def _has_groups_of(one: Any, other: Any) -> bool:
-    """The same, or one that it was made of, as Accelerate does."""
-    groups, others = ([id(group) for group in getattr(each, "param_groups", ())]
-                      for each in (one, other))
-    return one is other or groups == others != []
-
-
-def _schedule_from(section: Mapping[str, Any], optimizer: Any) -> Any:
-    name, options = section.get("type"), dict(section.get("params") or {})
-    kind = getattr(torch.optim.lr_scheduler, str(name), None)
-    if kind is None:
-        try:
-            from deepspeed.runtime import lr_schedules
-        except ImportError as error:
-            raise Unsupported(f"the schedule '{name}' of config is DeepSpeed's, which is not "
-                              "installed. Install it, or give lr_scheduler=.") from error
-        kind = getattr(lr_schedules, str(name), None)
-    if kind is None or kind is torch.optim.lr_scheduler.ReduceLROnPlateau:
-        raise ArgumentError(f"the schedule '{name}' of config is neither torch's nor DeepSpeed's. "
-                            "Correct its type, or give lr_scheduler=.")
-    return kind(optimizer, **options)

@@ -2,8 +2,10 @@
 """Ranks of an engine over a process group of torch."""
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
+import functools
 import os
 import time
 import warnings
@@ -12,6 +14,7 @@ from typing import Any, Optional, Sequence
 import torch
 import torch.distributed as dist
 
+from .. import _ends
 from .._collective import Collective
 from .._errors import PeerLost, WrongState
 from ._meeting import wait_for_all
@@ -19,6 +22,7 @@ from ._meeting import wait_for_all
 
 _STORE_IS_GONE = (RuntimeError, ValueError)  # with its rank, or with all of torch's groups
 _HEARD_SECONDS = 10.0  # at most, that a rank which fails waits for the others to read why
+_READ_SECONDS = 0.5  # that rank 0, with whom the store ends, waits for others in a meeting
 _END = "; no rank can go on without it. Start all of them again."
 
 
@@ -39,6 +43,7 @@ class ProcessGroup(Collective):
                              "or leave collective out for one rank.")
         made = group is None
         if made:
+            _watch_end()
             wait_for_all(timeout)
             group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=timeout))
         self._group = group
@@ -141,6 +146,24 @@ class ProcessGroup(Collective):
         group, self._group = self._group, None
         with contextlib.suppress(ValueError, AssertionError):  # with all of torch's groups, already
             dist.destroy_process_group(group)
+
+
+@functools.lru_cache(maxsize=None)
+def _watch_end() -> None:
+    """Once. After the first meeting, no exit handler but those of live groups tells the others of
+    an exception, and they may wait for this rank in the next meeting."""
+    atexit.register(_tell_end, os.getpid())
+
+
+def _tell_end(process: int) -> None:
+    error = _ends.raised()
+    if error is None or os.getpid() != process or not dist.is_initialized():
+        return  # a forked child's end is not this rank's
+    with contextlib.suppress(*_STORE_IS_GONE):
+        rank, why = dist.get_rank(), f"{type(error).__name__}: {error}".removesuffix(": ")
+        _store().set(_ends.key_of(rank), why[:400])
+        if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            time.sleep(_READ_SECONDS)
 
 
 def _store() -> Any:
