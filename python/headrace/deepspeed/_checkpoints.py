@@ -7,12 +7,11 @@ bytes that torch.load() reads without executing code.
 """
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import pathlib
 import shutil
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Optional
 
 from .. import _c
 from .._errors import ArgumentError, NoSuchFile
@@ -32,19 +31,6 @@ def loop_state_of(given: bytes) -> Optional[dict]:
     except Exception:  # torch.load() raises what it likes for other bytes
         return None
     return state if isinstance(state, dict) and "micro_steps" in state else None
-
-
-@contextlib.contextmanager
-def agreed(ranks: Ranks, call: str) -> Iterator[None]:
-    """What one rank raises within, none goes on after. Collective at its end."""
-    error: Optional[Exception] = None
-    try:
-        yield
-    except Exception as found:
-        error = found
-    ranks.refuse_together(call, error)
-    if error is not None:
-        raise error
 
 
 def folder_to_save(directory: Any, tag: Any) -> pathlib.Path:
@@ -70,7 +56,7 @@ def save_to(folder: pathlib.Path, call: str, ranks: Ranks,
     """A tag that is there is replaced once the new one is whole: at any moment one of them is, and
     folder_to_load() finds it. All ranks save; rank 0 makes and names the folders."""
     new, old = _beside(folder)
-    with agreed(ranks, call):
+    with ranks.agreed(call):
         os.makedirs(folder.parent, exist_ok=True)
         if ranks.rank == 0:
             _finish_replacing(folder)

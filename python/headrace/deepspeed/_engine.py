@@ -187,7 +187,7 @@ class Engine(Questions, torch.nn.Module):
         self._refuse_without_optimizer("save_checkpoint()")
         tag = f"global_step{self.global_steps}" if tag is None else tag
         call = f"save_checkpoint({str(save_dir)!r})"
-        with _checkpoints.agreed(self._ranks, call):
+        with self._ranks.agreed(call):
             self._refuse_lost_gradients()
             own = _trainer_state.packed(self._own_state(client_state or {}))
             folder = _checkpoints.folder_to_save(save_dir, tag)

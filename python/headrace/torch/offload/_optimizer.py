@@ -270,16 +270,10 @@ class OfModel(Offloaded):
 
     def _refuse_together(self, directory: Any, refuse: Callable[[bytes], None]) -> None:
         """Before a load, which all ranks make or none."""
-        error: Optional[Exception] = None
-        try:
+        with self._offload.ranks.agreed(f"load_checkpoint({os.fspath(directory)!r})"):
             own, given = _trainer_state.in_checkpoint(directory)
             self._refuse_another(own, directory)
             refuse(given)
-        except Exception as found:
-            error = found
-        self._offload.ranks.refuse_together(f"load_checkpoint({os.fspath(directory)!r})", error)
-        if error is not None:
-            raise error
 
     def _refuse_another(self, own: Optional[dict], directory: Any) -> None:
         if own is not None:

@@ -135,10 +135,19 @@ class Ranks:
                              f"({failed[1]}); no rank changed anything. Let all ranks change the "
                              "same values.")
 
-    def refuse_together(self, call: str, error: Optional[BaseException]) -> None:
-        """Before a call that all ranks make: raises on the others if one refuses it."""
+    @contextlib.contextmanager
+    def agreed(self, call: str) -> Iterator[None]:
+        """Before a call that all ranks make: what one rank raises within, none goes on after.
+        Collective at its end."""
+        error: Optional[Exception] = None
+        try:
+            yield
+        except Exception as found:
+            error = found
         failed = self._first_failure(error) if self.several else None
-        if failed is not None and error is None:
+        if error is not None:
+            raise error
+        if failed is not None:
             raise WrongState(f"{call}: rank {failed[0]} refused it ({failed[1]}); no rank did "
                              "anything. Mend what that rank says.")
 
