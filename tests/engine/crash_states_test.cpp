@@ -62,17 +62,10 @@ void make_step(Engine& engine, ScriptedTrainer& trainer, std::uint64_t step, boo
 // After every step of a run in memory, from 0 on.
 const std::vector<std::string>& expected(bool loads) {
   static const auto hashes_of = [](bool with_load) {
-    std::vector<std::string> all;
-    Settings settings;
-    settings.update_threads = 1;
-    Engine engine(settings);
-    ScriptedTrainer trainer(engine, kGroups);
-    all.push_back(trainer.hashes());
-    for (std::uint64_t step = 1; step <= kSteps; ++step) {
-      make_step(engine, trainer, step, with_load);
-      all.push_back(trainer.hashes());
-    }
-    return all;
+    return testing::hashes_in_memory(
+        kGroups, kSteps, [&](Engine& engine, ScriptedTrainer& trainer, std::uint64_t step) {
+          make_step(engine, trainer, step, with_load);
+        });
   };
   static const std::vector<std::string> hashes[] = {hashes_of(false), hashes_of(true)};
   return hashes[loads];

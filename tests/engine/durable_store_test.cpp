@@ -44,12 +44,7 @@ using testing::TemporaryDirectory;
 
 class DurableRefusal : public ::testing::Test {
  protected:
-  DurableRefusal() {
-    Engine engine(settings_, quiet());
-    ScriptedTrainer trainer(engine, kGroups);
-    train_to(engine, trainer, 2);
-    engine.close();
-  }
+  DurableRefusal() { train_run_to(settings_, 2); }
   // Refused with these words and nothing written; afterwards the store goes on.
   void expect_refused(Code code, const std::string& words, const std::function<void()>& open) {
     const auto before = contents();
@@ -96,12 +91,7 @@ class DurableRefusal : public ::testing::Test {
     for (std::size_t file = first; file <= last; ++file)
       std::ofstream(files()[file], std::ios::binary) << contents[file];
   }
-  void train_on(std::uint64_t last) {
-    Engine engine(settings_, quiet());
-    ScriptedTrainer trainer(engine, kGroups);
-    train_to(engine, trainer, last);
-    engine.close();
-  }
+  void train_on(std::uint64_t last) { train_run_to(settings_, last); }
 
   const TemporaryDirectory directory_;
   const std::vector<std::string> paths_ = directory_.drives(2);
@@ -238,12 +228,7 @@ TEST(NewStore, DoesNotReplaceOneThatCameMeanwhile) {
 TEST(ResumedStore, RemovesDeadRunsOfItsPaths) {
   const TemporaryDirectory directory;
   const Settings settings = durable({directory.string()});
-  {
-    Engine engine(settings, quiet());
-    ScriptedTrainer trainer(engine, kGroups);
-    train_to(engine, trainer, 1);
-    engine.close();
-  }
+  train_run_to(settings, 1);
   Settings scratch = settings;
   scratch.durable_every = 0;
   scratch.store.clear();
@@ -396,12 +381,7 @@ void tear_first_commit(const std::filesystem::path& path) {
 class HalfMadeStore : public ::testing::Test {
  protected:
   void make(std::uint64_t steps, std::size_t first_without_name = 1) {
-    {
-      Engine engine(settings_, quiet());
-      ScriptedTrainer trainer(engine, kGroups);
-      train_to(engine, trainer, steps);
-      engine.close();
-    }
+    train_run_to(settings_, steps);
     for (std::size_t drive = first_without_name; drive < paths_.size(); ++drive)
       std::filesystem::rename(file(drive), file(drive, swap::kBeingMade));
   }

@@ -410,12 +410,7 @@ class WatchedQueue final : public swap::IoQueue {
 TEST(Durable, SyncsWhatItFoundBeforeItWrites) {
   const TemporaryDirectory directory;
   const Settings settings = durable({directory.string()});
-  {
-    Engine engine(settings, quiet());
-    ScriptedTrainer trainer(engine, kGroups);
-    train_to(engine, trainer, 1);
-    engine.close();
-  }
+  train_run_to(settings, 1);
   WatchedQueue::Seen seen;
   engine::EngineParts parts;
   parts.make_queue = [&](const swap::IoQueueOptions& options) {

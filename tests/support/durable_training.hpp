@@ -39,19 +39,10 @@ inline void train_to(Engine& engine, ScriptedTrainer& trainer, std::uint64_t las
 
 // Hashes after every step of a run in memory, from 0 on.
 inline const std::vector<std::string>& expected() {
-  static const std::vector<std::string> hashes = [] {
-    std::vector<std::string> all;
-    Settings settings;
-    settings.update_threads = 1;
-    Engine engine(settings);
-    ScriptedTrainer trainer(engine, kGroups);
-    all.push_back(trainer.hashes());
-    for (std::uint64_t step = 1; step <= kSteps; ++step) {
-      trainer.step(script_of_step(step));
-      all.push_back(trainer.hashes());
-    }
-    return all;
-  }();
+  static const std::vector<std::string> hashes = testing::hashes_in_memory(
+      kGroups, kSteps, [](Engine&, ScriptedTrainer& trainer, std::uint64_t step) {
+        trainer.step(script_of_step(step));
+      });
   return hashes;
 }
 
@@ -68,6 +59,14 @@ inline Settings durable(const std::vector<std::string>& paths, std::uint64_t eve
 
 inline EngineOptions quiet() {
   return {.log = [](LogLevel, std::string_view) {}};
+}
+
+// A run of its own, which closes its engine.
+inline void train_run_to(const Settings& settings, std::uint64_t last) {
+  Engine engine(settings, quiet());
+  ScriptedTrainer trainer(engine, kGroups);
+  train_to(engine, trainer, last);
+  engine.close();
 }
 
 // Runs `body` in a process of its own. Returns its exit code; -n: signal n ended it.

@@ -152,4 +152,19 @@ StepResult ScriptedTrainer::step(const Script& script) {
 std::string ScriptedTrainer::hashes() {
   return engine_.hash_parameters() + ' ' + engine_.hash_optimizer_state();
 }
+
+std::vector<std::string> hashes_in_memory(
+    const std::vector<std::int64_t>& groups, std::uint64_t steps,
+    const std::function<void(Engine&, ScriptedTrainer&, std::uint64_t step)>& make_step) {
+  Settings settings;
+  settings.update_threads = 1;
+  Engine engine(settings);
+  ScriptedTrainer trainer(engine, groups);
+  std::vector<std::string> all = {trainer.hashes()};
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    make_step(engine, trainer, step);
+    all.push_back(trainer.hashes());
+  }
+  return all;
+}
 }  // namespace headrace::testing

@@ -4,6 +4,7 @@
 // weight anywhere ends in other bits.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,4 +62,9 @@ class ScriptedTrainer {
   std::vector<std::uint16_t> gradient_;
   std::vector<float> bias_gradient_;
 };
+
+// The hashes of a run in memory: before its first step, and after each.
+std::vector<std::string> hashes_in_memory(
+    const std::vector<std::int64_t>& groups, std::uint64_t steps,
+    const std::function<void(Engine&, ScriptedTrainer&, std::uint64_t step)>& make_step);
 }  // namespace headrace::testing
