@@ -23,6 +23,22 @@ def raised() -> Any:
     return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
+def cause_of(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def note_for_others(error: BaseException, heard_seconds: float) -> None:
+    """Where meetings look. Rank 0, with whom the store ends, waits so long for them to read it."""
+    distributed = _distributed()
+    if distributed is None:
+        return
+    with contextlib.suppress(RuntimeError, ValueError):  # the store is gone
+        distributed.distributed_c10d._get_default_store().set(
+            key_of(distributed.get_rank()), cause_of(error)[:400])
+        if distributed.get_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            time.sleep(heard_seconds)
+
+
 def _distributed() -> Any:
     """torch.distributed, where the program has several ranks."""
     found = sys.modules.get("torch.distributed")
@@ -38,16 +54,9 @@ def _note_fork() -> None:
 
 @atexit.register
 def _tell() -> None:
-    error, distributed = raised(), _distributed()
-    meeting = sys.modules.get("headrace.torch._meeting")
-    if error is None or distributed is None or _forked or meeting is not None and meeting.came():
-        return
-    with contextlib.suppress(RuntimeError, ValueError):  # the store is gone
-        distributed.distributed_c10d._get_default_store().set(
-            key_of(distributed.get_rank()),
-            f"{type(error).__name__}: {error}".removesuffix(": ")[:400])
-        if distributed.get_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            time.sleep(_HEARD_SECONDS)
+    error, meeting = raised(), sys.modules.get("headrace.torch._meeting")
+    if error is not None and not _forked and (meeting is None or not meeting.came()):
+        note_for_others(error, _HEARD_SECONDS)
 
 
 os.register_at_fork(after_in_child=_note_fork)

@@ -157,13 +157,8 @@ def _watch_end() -> None:
 
 def _tell_end(process: int) -> None:
     error = _ends.raised()
-    if error is None or os.getpid() != process or not dist.is_initialized():
-        return  # a forked child's end is not this rank's
-    with contextlib.suppress(*_STORE_IS_GONE):
-        rank, why = dist.get_rank(), f"{type(error).__name__}: {error}".removesuffix(": ")
-        _store().set(_ends.key_of(rank), why[:400])
-        if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            time.sleep(_READ_SECONDS)
+    if error is not None and os.getpid() == process:  # a forked child's end is not this rank's
+        _ends.note_for_others(error, _READ_SECONDS)
 
 
 def _store() -> Any:

@@ -22,7 +22,7 @@ import torch
 
 from ..._collective import Collective
 from ..._engine import Engine
-from ..._ends import raised
+from ..._ends import cause_of, raised
 from ..._errors import ArgumentError, PeerLost, Unsupported, WrongState
 from .._process_group import ProcessGroup
 
@@ -74,7 +74,7 @@ class Ranks:
         """The others would wait for this rank. Not of what all of them have raised."""
         if self.collective is not None and not isinstance(error, PeerLost) \
                 and error is not self._of_all:
-            self.collective.abort(_cause(error))
+            self.collective.abort(cause_of(error))
 
     def close_group_of(self, other: "Ranks") -> None:
         """When the model leaves: nobody else uses it."""
@@ -90,21 +90,22 @@ class Ranks:
     # ---- what they tell each other: collective ----
     def refuse_other_values(self, names: list[str], checksums: list[int]) -> None:
         """Before the engine takes them: each rank gives it a part of its own values."""
-        packed = struct.pack(f"<{len(checksums)}I", *checksums)
-        told = self._exchanged(zlib.crc32(packed).to_bytes(4, "little"))
-        if any(one != told[0] for one in told):
-            self._refuse_others(names, self._exchanged(packed))
+        found = self._first_difference(checksums)
+        if found is None:
+            return
+        number, rank = found
+        self._of_all = ArgumentError(
+            f"'{names[number]}' has other values on rank {rank} than on rank 0, and the ranks keep "
+            "parts of one model; nothing was taken. Let all ranks load or make the same values, "
+            "such as after torch.manual_seed(0).")
+        raise self._of_all
 
     def refuse_another_order(self, names: list[str]) -> None:
         """Of what the optimizer trains: its state goes by number."""
-        mine = [zlib.crc32(name.encode()) for name in names]
-        packed = struct.pack(f"<{len(mine)}I", *mine)
-        told = self._exchanged(zlib.crc32(packed).to_bytes(4, "little"))
-        if all(one == told[0] for one in told):
+        found = self._first_difference([zlib.crc32(name.encode()) for name in names])
+        if found is None:
             return
-        own = [list(struct.unpack(f"<{len(mine)}I", one)) for one in self._exchanged(packed)]
-        rank, number = next((rank, number) for number in range(len(mine))
-                            for rank, one in enumerate(own) if one[number] != own[0][number])
+        number, rank = found
         named = [one.rstrip(b"\0").decode("utf-8", "replace") for one in
                  self._exchanged(names[number].encode()[:200].ljust(200, b"\0"))]
         self._of_all = ArgumentError(
@@ -113,19 +114,15 @@ class Ranks:
             "it was. List the parameters in one order on all ranks, such as without a set.")
         raise self._of_all
 
-    def _refuse_others(self, names: list[str], packed: list[bytes]) -> None:
-        size = len(packed[0]) // len(names)
-        for number, name in enumerate(names):
-            place = slice(number * size, (number + 1) * size)
-            rank = next((rank for rank, one in enumerate(packed)
-                         if one[place] != packed[0][place]), None)
-            if rank is None:
-                continue
-            self._of_all = ArgumentError(
-                f"'{name}' has other values on rank {rank} than on rank 0, and the ranks keep "
-                "parts of one model; nothing was taken. Let all ranks load or make the same "
-                "values, such as after torch.manual_seed(0).")
-            raise self._of_all
+    def _first_difference(self, checksums: list[int]) -> Optional[tuple[int, int]]:
+        """Its number, and the first rank that differs there from rank 0."""
+        packed = struct.pack(f"<{len(checksums)}I", *checksums)
+        told = self._exchanged(zlib.crc32(packed).to_bytes(4, "little"))
+        if all(one == told[0] for one in told):
+            return None
+        of_ranks = [struct.unpack(f"<{len(checksums)}I", one) for one in self._exchanged(packed)]
+        return next(((number, rank) for number, of_first in enumerate(of_ranks[0])
+                     for rank, one in enumerate(of_ranks) if one[number] != of_first), None)
 
     def end_change(self, what: str, error: Optional[BaseException]) -> None:
         """Where it ends, also by an exception: raises on the other ranks if it does on one."""
@@ -152,7 +149,7 @@ class Ranks:
                              "anything. Mend what that rank says.")
 
     def _first_failure(self, error: Optional[BaseException]) -> Optional[tuple[int, str]]:
-        text = "" if error is None else _cause(error)
+        text = "" if error is None else cause_of(error)
         told = [_TOLD.unpack(one) for one in self._exchanged(
             _TOLD.pack(error is not None, text.encode()[:400]))]
         return next(((rank, cause.rstrip(b"\0").decode("utf-8", "replace"))
@@ -193,10 +190,6 @@ class Ranks:
         if self._engine is None:
             raise WrongState("the model's engine is gone, so there is no way to the other ranks.")
         return self._engine.exchange(mine)
-
-
-def _cause(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 def _pieces(tensor: torch.Tensor) -> list:
